@@ -1,0 +1,59 @@
+"""The arithmetic of the contract: the dtype that sums are held in, and float32 products that are float32 on every device.
+
+Everything that the two frameworks spell differently and that the mathematics needs is here, so that the other files can
+read alike.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .checks import Spec
+
+# A name of the contract -> what jax calls it. A device without the mode computes in float32, which is never less.
+MODES = {None: "float32", "float32": "float32", "tensorfloat32": "tensorfloat32", "bfloat16": "bfloat16"}
+INDEX = jnp.int32  # dtype of positions, lengths and segment ids
+
+
+def describe(x, values=False):
+    """The Spec of an array of this framework; anything else as it is. values: with the extremes, where they can be read."""
+    if not isinstance(x, Array):
+        return x
+    spec = Spec(tuple(x.shape), x.dtype.name)
+    if not values or spec.dtype not in Spec.INTEGERS or isinstance(x, jax.core.Tracer) or not x.size:
+        return spec
+    return spec._replace(low=int(x.min()), high=int(x.max()))
+
+
+def accumulator(dtype):
+    """float32 for float16 and bfloat16, else dtype itself."""
+    return jnp.float32 if dtype in (jnp.float16, jnp.bfloat16) else dtype
+
+
+def iota(n, like):
+    """0 ... n - 1 as (n,) integers on the device of `like`."""
+    return jnp.arange(n, dtype=INDEX)
+
+
+def take(x, axis, start, size):
+    """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
+    return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, start, size, axis)
+
+
+def append_zero(x, axis):
+    """x with one more entry along axis, of zeros."""
+    return jnp.concatenate((x, jnp.zeros_like(x.sum(axis, keepdims=True), dtype=x.dtype)), axis)
+
+
+def stop_gradient(x):
+    """x, as a constant."""
+    return lax.stop_gradient(x)
+
+
+def einsum(equation, x, y, precision=None):
+    """jnp.einsum of two operands, whose products and sums are float32 for float32 unless `precision` asks for less.
+
+    precision: None or "float32" (full), "tensorfloat32", "bfloat16". The global switches are overruled, also in the backward.
+    No index may be repeated within an operand or summed within one operand alone. Returns x's dtype.
+    """
+    return jnp.einsum(equation, x, y, precision=MODES[precision])

@@ -1,0 +1,5 @@
+"""Attention and the transformer block in PyTorch, to one contract with its sibling package."""
+
+from .attention import scaled_dot_product_attention
+
+__all__ = ["scaled_dot_product_attention"]

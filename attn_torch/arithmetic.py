@@ -1,0 +1,125 @@
+"""The arithmetic of the contract: the dtype that sums are held in, and float32 products that are float32 on every device.
+
+Everything that the two frameworks spell differently and that the mathematics needs is here, so that the other files can
+read alike.
+"""
+
+import contextlib
+
+import torch
+from torch import Tensor
+
+from .checks import Spec
+
+# A name of the contract -> what torch calls it. A device without the mode computes in float32, which is never less.
+MODES = {None: "ieee", "float32": "ieee", "tensorfloat32": "tf32", "bfloat16": "bf16"}
+INDEX = torch.int64  # dtype of positions, lengths and segment ids
+
+
+def describe(x, values=False):
+    """The Spec of an array of this framework; anything else as it is. values: with the extremes, where they can be read."""
+    if not isinstance(x, Tensor):
+        return x
+    spec = Spec(tuple(x.shape), str(x.dtype).removeprefix("torch."))
+    if (
+        not values
+        or spec.dtype not in Spec.INTEGERS
+        or torch.compiler.is_compiling()
+        or x.device.type != "cpu"
+        or not x.numel()
+    ):
+        return spec
+    try:
+        return spec._replace(low=int(x.min()), high=int(x.max()))
+    except RuntimeError:  # inside vmap a value is not one number
+        return spec
+
+
+def accumulator(dtype):
+    """float32 for float16 and bfloat16, else dtype itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def iota(n, like):
+    """0 ... n - 1 as (n,) integers on the device of `like`."""
+    return torch.arange(n, dtype=INDEX, device=like.device)
+
+
+def take(x, axis, start, size):
+    """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
+    return x if x.shape[axis] == 1 else x.narrow(axis, start, size)
+
+
+def append_zero(x, axis):
+    """x with one more entry along axis, of zeros."""
+    return torch.cat((x, torch.zeros_like(x.sum(axis, keepdim=True), dtype=x.dtype)), axis)
+
+
+def stop_gradient(x):
+    """x, as a constant."""
+    return x.detach()
+
+
+def einsum(equation, x, y, precision=None):
+    """torch.einsum of two operands, whose products and sums are float32 for float32 unless `precision` asks for less.
+
+    precision: None or "float32" (full), "tensorfloat32", "bfloat16". The global switches are overruled, also in the backward.
+    No index may be repeated within an operand or summed within one operand alone. Returns x's dtype.
+    """
+    if x.dtype != torch.float32 or _in_force(x.device.type, MODES[precision]):
+        return torch.einsum(equation, x, y)
+    if torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"precision: torch.compile cannot overrule the global matmul precision, wanted {precision or 'float32'}: "
+            "call torch.set_float32_matmul_precision('highest') before compiling, or ask for less by name"
+        )
+    return _Einsum.apply(equation, x, y, precision)
+
+
+@torch.compiler.assume_constant_result
+def _in_force(device, mode):
+    switch = torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
+    now = switch.fp32_precision
+    return now == mode or (now == "none" and mode == "ieee")
+
+
+@contextlib.contextmanager
+def _switched(device, mode):
+    switch = torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
+    was = switch.fp32_precision
+    switch.fp32_precision = "tf32" if device == "cuda" and mode == "bf16" else mode
+    try:
+        yield
+    finally:
+        switch.fp32_precision = was
+
+
+class _Einsum(torch.autograd.Function):
+    """einsum under a precision of its own, whose derivatives keep it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(equation, x, y, precision):
+        with _switched(x.device.type, MODES[precision]):
+            return torch.einsum(equation, x, y)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.equation, x, y, ctx.precision = inputs
+        ctx.save_for_backward(x, y)
+        ctx.save_for_forward(x, y)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        operands, out = ctx.equation.split("->")
+        a, b = operands.split(",")
+        dx = einsum(f"{out},{b}->{a}", g, y, ctx.precision)
+        dy = einsum(f"{out},{a}->{b}", g, x, ctx.precision)
+        return None, dx, dy, None
+
+    @staticmethod
+    def jvp(ctx, _equation, dx, dy, _precision):
+        x, y = ctx.saved_tensors
+        return einsum(ctx.equation, dx, y, ctx.precision) + einsum(ctx.equation, x, dy, ctx.precision)

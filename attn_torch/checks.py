@@ -1,0 +1,220 @@
+"""What a call of attention must look like, and what is said when it does not: on shapes and dtype names alone.
+
+Every message names the argument, what was got and what was wanted. Nothing here knows a framework.
+"""
+
+import math
+from numbers import Integral, Real
+from typing import NamedTuple
+
+ARITHMETIC = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+PRECISIONS = (None, "float32", "tensorfloat32", "bfloat16")
+FURTHEST = 2**29  # of an offset: positions, with a window added, are 32-bit
+
+
+class Spec(NamedTuple):
+    """An array, as far as a check looks at it. low, high: its extremes, if they can be read without waiting."""
+
+    shape: tuple
+    dtype: str
+    low: int | None = None
+    high: int | None = None
+
+
+Spec.INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def attention(
+    q, k, v, causal, arrays, numbers, window, q_offset, lengths, dropout, precision, implementation
+):
+    """Raise TypeError or ValueError unless scaled_dot_product_attention can take these arguments.
+
+    Arrays come as Spec, all else as given. arrays: mask, bias, sinks, q_segment_ids, kv_segment_ids, dropout_mask by name.
+    numbers: scale, softcap. lengths: q_lengths, kv_lengths. dropout: dropout_p, dropout_seed. implementation: (name, names).
+    """
+    batch, Hq, Tq, Tk = _qkv(q, k, v)
+    scores = (*batch, Hq, Tq, Tk)[-max(len(q.shape), 2) :]
+    _flag("causal", causal)
+    for name in ("mask", "dropout_mask"):
+        _mask(name, arrays[name], scores)
+    _bias(arrays["bias"], scores, q.dtype)
+    _sinks(arrays["sinks"], Hq, q.dtype)
+    for name, number in numbers.items():
+        _number(name, number)
+    _window(window)
+    if not isinstance(q_offset, str):
+        _per_row("q_offset", q_offset, batch, -FURTHEST, FURTHEST)
+    elif q_offset != "bottom_right":
+        raise ValueError(
+            f"q_offset: got {q_offset!r}, wanted an integer, integers of shape {batch}, or 'bottom_right'"
+        )
+    for name, top in (("q_lengths", Tq), ("kv_lengths", Tk)):
+        if lengths[name] is not None:
+            _per_row(name, lengths[name], batch, 0, top)
+    _segments(arrays["q_segment_ids"], arrays["kv_segment_ids"], batch, Tq, Tk)
+    _dropout(arrays["dropout_mask"], **dropout)
+    _choice("precision", precision, PRECISIONS)
+    _choice("implementation", *implementation)
+
+
+def _qkv(q, k, v):
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        _array(name, x)
+        if x.dtype not in ARITHMETIC:
+            raise TypeError(f"{name}: got dtype {x.dtype}, wanted one of {', '.join(ARITHMETIC)}")
+        if len(x.shape) < 2:
+            raise ValueError(f"{name}: got shape {x.shape}, wanted (..., H, T, D) or (T, D)")
+        if x.dtype != q.dtype:
+            raise TypeError(f"{name}: got dtype {x.dtype}, wanted {q.dtype}, the dtype of q")
+        if len(x.shape) != len(q.shape):
+            raise ValueError(
+                f"{name}: got shape {x.shape}, wanted {len(q.shape)} axes like q, whose shape is {q.shape}"
+            )
+        if x.shape[:-3] != q.shape[:-3]:
+            raise ValueError(
+                f"{name}: got shape {x.shape}, wanted leading axes {q.shape[:-3]} like q, whose shape is {q.shape}"
+            )
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(
+            f"k: got shape {k.shape}, wanted head size {q.shape[-1]} like q, whose shape is {q.shape}"
+        )
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(
+            f"v: got shape {v.shape}, wanted {(*k.shape[:-1], 'Dv')} like k, whose shape is {k.shape}"
+        )
+    Hq, Hkv = (x.shape[-3] if len(x.shape) > 2 else 1 for x in (q, k))
+    if Hq % Hkv if Hkv else Hq:
+        raise ValueError(f"k: got {Hkv} heads, wanted a divisor of the {Hq} heads of q")
+    return q.shape[:-3], Hq, q.shape[-2], k.shape[-2]
+
+
+def _array(name, x):
+    if not isinstance(x, Spec):
+        raise TypeError(f"{name}: got {_kind(x)}, wanted an array of this framework")
+
+
+def _kind(x):
+    kind = type(x)
+    return (
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    )
+
+
+def _flag(name, x):
+    if not isinstance(x, bool):
+        raise TypeError(f"{name}: got {_kind(x)}, wanted True or False")
+
+
+def _broadcastable(name, x, scores):
+    if len(x.shape) > len(scores) or any(n not in (1, m) for n, m in zip(x.shape[::-1], scores[::-1])):
+        raise ValueError(f"{name}: got shape {x.shape}, wanted one that broadcasts to the scores' {scores}")
+
+
+def _mask(name, x, scores):
+    if x is None:
+        return
+    _array(name, x)
+    if x.dtype != "bool":
+        meaning = "True = attend" if name == "mask" else "True = keep"
+        hint = (
+            "; what is added to the scores goes to bias=" if name == "mask" and x.dtype in ARITHMETIC else ""
+        )
+        raise TypeError(f"{name}: got dtype {x.dtype}, wanted bool, {meaning}{hint}")
+    _broadcastable(name, x, scores)
+
+
+def _wide(name, x, dtype):
+    _array(name, x)
+    if x.dtype not in (dtype, ARITHMETIC[dtype]):
+        wanted = " or ".join(dict.fromkeys((dtype, ARITHMETIC[dtype])))
+        hint = "; a boolean one goes to mask=" if name == "bias" and x.dtype == "bool" else ""
+        raise TypeError(f"{name}: got dtype {x.dtype}, wanted {wanted}{hint}")
+
+
+def _bias(x, scores, dtype):
+    if x is not None:
+        _wide("bias", x, dtype)
+        _broadcastable("bias", x, scores)
+
+
+def _sinks(x, Hq, dtype):
+    if x is not None:
+        _wide("sinks", x, dtype)
+        if x.shape != (Hq,):
+            raise ValueError(f"sinks: got shape {x.shape}, wanted {(Hq,)}, a logit for each head of q")
+
+
+def _number(name, x):
+    if x is None:
+        return
+    if not isinstance(x, Real) or isinstance(x, bool):
+        raise TypeError(f"{name}: got {_kind(x)}, wanted a number")
+    if not math.isfinite(x) or (name == "softcap" and x <= 0):
+        raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if name == 'softcap' else ''}")
+
+
+def _integer(x):
+    return isinstance(x, Integral) and not isinstance(x, bool)
+
+
+def _window(window):
+    sides = window if isinstance(window, (tuple, list)) else (window, window)
+    if len(sides) != 2 or not all(side is None or _integer(side) for side in sides):
+        raise TypeError(f"window: got {window!r}, wanted an integer, or (left, right) of integers or None")
+    if any(side is not None and side < 0 for side in sides):
+        raise ValueError(f"window: got {window!r}, wanted nothing below 0; None leaves a side open")
+
+
+def _per_row(name, x, batch, low, high):
+    if _integer(x):
+        least = most = x
+    elif isinstance(x, Spec):
+        least, most = x.low, x.high
+        if x.dtype not in Spec.INTEGERS:
+            raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
+        if x.shape != batch:
+            raise ValueError(f"{name}: got shape {x.shape}, wanted {batch}, one for each row of the batch")
+    else:
+        raise TypeError(f"{name}: got {_kind(x)}, wanted an integer or integers of shape {batch}")
+    if least is not None and not low <= least <= most <= high:
+        raise ValueError(
+            f"{name}: got {least if least < low else most}, wanted at least {low} and at most {high}"
+        )
+
+
+def _segments(q_ids, kv_ids, batch, Tq, Tk):
+    if (q_ids is None) != (kv_ids is None):
+        given, missing = (
+            ("kv_segment_ids", "q_segment_ids") if q_ids is None else ("q_segment_ids", "kv_segment_ids")
+        )
+        raise ValueError(f"{missing}: got None, wanted segment ids, since {given} is given")
+    for name, x, T in (("q_segment_ids", q_ids, Tq), ("kv_segment_ids", kv_ids, Tk)):
+        if x is None:
+            continue
+        _array(name, x)
+        if x.dtype not in Spec.INTEGERS:
+            raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
+        if x.shape != (*batch, T):
+            raise ValueError(f"{name}: got shape {x.shape}, wanted {(*batch, T)}")
+
+
+def _dropout(mask, dropout_p, dropout_seed):
+    _number("dropout_p", dropout_p)
+    if dropout_p is None or not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p: got {dropout_p}, wanted at least 0 and below 1")
+    if dropout_seed is not None:
+        _per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
+    if dropout_p > 0 and (dropout_seed is None) == (mask is None):
+        got = "neither" if mask is None else "both"
+        raise ValueError(
+            f"dropout_seed: got {got} dropout_seed and dropout_mask, wanted one of the two with dropout_p > 0"
+        )
+    if dropout_p == 0 and mask is not None:
+        raise ValueError("dropout_mask: got a mask with dropout_p = 0, wanted dropout_p above 0")
+
+
+def _choice(name, x, choices):
+    if x not in choices:
+        raise ValueError(f"{name}: got {x!r}, wanted one of {', '.join(map(str, choices))}")
