@@ -1,8 +1,8 @@
 """The case catalogue: each input on which an attention implementation can go wrong, as data, with its reason.
 
 B batch, H heads, Tq/Tk positions, D head size, Dv value size. The axes of a shape are all different, so that
-an implementation which takes one for another cannot pass. Cases share a few shape families, because a compiler
-is paid per shape: the options vary inside a family. `parity.inputs.make` turns a case into arrays.
+an implementation which takes one for another cannot pass. Cases share a few shape families, because each
+shape costs a compilation: the options vary inside a family. `parity.inputs.make` turns a case into arrays.
 """
 
 from dataclasses import dataclass, fields

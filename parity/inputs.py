@@ -1,7 +1,7 @@
 """Inputs: seed and case name to arrays, once, in NumPy, for every framework.
 
-Each tensor has its own counter-based stream, keyed by (case, tensor, seed): a case can be made again alone, and
-a new tensor changes no other. Values do not depend on the dtype, except that they are rounded to it.
+Each tensor has its own counter-based stream, keyed by (case, tensor, seed): a case can be made again alone,
+and a new tensor changes no other. Values do not depend on the dtype, except that they are rounded to it.
 """
 
 import hashlib
@@ -46,7 +46,8 @@ def stream(*key) -> np.random.Generator:
 def round_to(x, dtype: str) -> np.ndarray:
     """x rounded to the nearest value of dtype, ties to even, as float64.
 
-    NaN and Inf stay, overflow gives Inf, subnormals of dtype are kept. dtype: "float16", "bfloat16", "float32" or "float64".
+    NaN and Inf stay, overflow gives Inf, subnormals of dtype are kept.
+    dtype: "float16", "bfloat16", "float32" or "float64".
     """
     x = np.asarray(x, np.float64)
     if dtype == "bfloat16":
