@@ -1,4 +1,4 @@
-"""Attention, the contract: check the arguments, bring them to one form, choose an implementation, give back the caller's form."""
+"""Attention, the contract: check the arguments, bring them to one form, compute, give back the caller's."""
 
 import math
 from numbers import Integral
@@ -37,31 +37,38 @@ def scaled_dot_product_attention(
     return_weights=False,
     implementation="auto",
 ):
-    """softmax(cap(q k^T * scale) + bias) v over the keys that each query sees, then dropout, then the sum over v.
+    """softmax(cap(q k^T * scale) + bias) over the keys that each query sees, dropout, and the sum over v.
 
-    q: (..., Hq, Tq, D). k: (..., Hkv, Tk, D). v: (..., Hkv, Tk, Dv). Any leading axes, the same in all three; (T, D) has no
-      head axis. One dtype: float16, bfloat16, float32 or float64; scores, softmax and sums are at least float32.
-      Query head h reads kv head h // (Hq // Hkv).
+    q: (..., Hq, Tq, D). k: (..., Hkv, Tk, D). v: (..., Hkv, Tk, Dv). Any leading axes, the same in all three;
+      (T, D) has no head axis. Query head h reads kv head h // (Hq // Hkv). One dtype: float16, bfloat16,
+      float32 or float64; scores, softmax and sums are at least float32.
     causal: key j is seen by query i only if j <= i + q_offset.
     mask: bool, True = attend, broadcastable to (..., Hq, Tq, Tk).
-    bias: added to the scores, broadcastable alike, q's dtype or the arithmetic's. -inf hides; a finite number never does.
-    scale: default 1 / sqrt(D). softcap: scores become softcap * tanh(scores / softcap), after the scale, before the bias.
-    window: (left, right), key j only if i + q_offset - left <= j <= i + q_offset + right; w is (w, w); None leaves a side open.
-    q_offset: the position of query 0 among the keys: an integer, integers (...), or "bottom_right": last query, last key.
-    q_lengths, kv_lengths: an integer or integers (...): a query or key from there on is padding, which sees nothing, is unseen.
+    bias: added to the scores, broadcastable alike, in q's dtype or the arithmetic's. -inf hides; no finite
+      number does.
+    scale: default 1 / sqrt(D). softcap: scores become softcap * tanh(scores / softcap), after scale, before
+      bias.
+    window: (left, right), key j only if i + q_offset - left <= j <= i + q_offset + right; w is (w, w); None
+      is open.
+    q_offset: position of query 0 among the keys: an integer, integers (...), or "bottom_right": last query at
+      last key.
+    q_lengths, kv_lengths: an integer or integers (...): from there on queries see nothing, keys are not seen.
     q_segment_ids (..., Tq), kv_segment_ids (..., Tk): integers; a query sees keys of its own segment only.
     sinks: (Hq,), a logit in each softmax's denominator that has no value.
     dropout_p: probability with which a weight is dropped, by dropout_seed (an integer below 2**32) or where
-      dropout_mask (bool, True = keep, broadcastable as mask) is False; kept weights are divided by 1 - dropout_p.
-    precision: of float32 products: None or "float32" is full on every device; "tensorfloat32", "bfloat16" permit less.
-    implementation: "auto" (the fastest that gives exactly this), or a name of implementations.IMPLEMENTATIONS.
+      dropout_mask (bool, True = keep, broadcastable) is False; kept weights are divided by 1 - dropout_p.
+    precision: of float32 products: None or "float32" is full on every device; "tensorfloat32", "bfloat16"
+      permit less.
+    implementation: "auto" (the fastest that gives exactly this), or a name in
+      implementations.IMPLEMENTATIONS.
 
-    Every rule that is given must hold for a pair to be seen. A query that sees nothing: out 0, lse -inf or its sink, weights
-    and gradients 0. A key that no query sees may hold NaN.
-    Values of lengths and offsets are checked where they can be read without waiting: not under a transform or on an accelerator.
+    All rules given must hold for a pair to be seen. A query that sees nothing: out 0, lse -inf or its sink,
+    weights and gradients 0. A key that no query sees may hold NaN. Lengths and offsets in arrays are checked
+    where their values can be read without waiting.
 
-    Returns out (..., Hq, Tq, Dv) in q's dtype; with return_lse also lse (..., Hq, Tq), the natural logarithm of the
-    denominator; with return_weights also the weights (..., Hq, Tq, Tk) that multiply v. Both at least float32.
+    Returns out (..., Hq, Tq, Dv) in q's dtype; with return_lse also lse (..., Hq, Tq), the natural logarithm
+    of the denominator; with return_weights also weights (..., Hq, Tq, Tk), which multiply v. Both are at
+    least float32.
     Raises TypeError or ValueError, naming the argument, what was got and what was wanted.
     Source: Vaswani et al. 2017, section 3.2.1.
     """
@@ -144,7 +151,7 @@ def grown(x):
 
 
 def sides(window):
-    """(left, right), each None where it is open, or None; a side that reaches past every position is cut to 2 * FURTHEST."""
+    """(left, right), each None where it is open, or None; cut to 2 * FURTHEST, beyond every position."""
     if window is None:
         return None
     left, right = window if isinstance(window, (tuple, list)) else (window, window)
@@ -152,7 +159,7 @@ def sides(window):
 
 
 def by_group(x, batch, H, G):
-    """(..., Hq, Tq, Tk) of which any axis may be 1 or missing, as (B, H, G, Tq, Tk) of which any axis may be 1."""
+    """(..., Hq, Tq, Tk), any axis possibly 1 or missing, as (B, H, G, Tq, Tk), any axis possibly 1."""
     if x is None:
         return None
     *lead, Hq, Tq, Tk = (1,) * (3 - x.ndim) + tuple(x.shape)

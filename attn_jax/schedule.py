@@ -1,11 +1,11 @@
-"""Which keys a tile of queries may read, and how many (query, key) pairs there are, by arithmetic on the bounds alone.
+"""Which keys a tile of queries may read, and how many (query, key) pairs there are, from the bounds alone.
 
-Rules as in visibility.Sight, for one row of the batch, with Python integers. Nothing of size (Tq, Tk) is made.
+Rules as in visibility.Sight, for one row of the batch, with Python integers. Nothing is of size (Tq, Tk).
 """
 
 
 def key_range(i0, i1, n_k, causal=False, window=None, q_offset=0):
-    """(j0, j1): every key that a query in [i0, i1) may read lies in [j0, j1), within [0, n_k); j0 == j1 where there is none."""
+    """(j0, j1) in [0, n_k) with every key that a query in [i0, i1) may read; j0 == j1 if there is none."""
     left, right = window or (None, None)
     if causal:
         right = 0 if right is None else min(right, 0)
@@ -15,7 +15,7 @@ def key_range(i0, i1, n_k, causal=False, window=None, q_offset=0):
 
 
 def query_range(j0, j1, n_q, causal=False, window=None, q_offset=0):
-    """(i0, i1): every query that may read a key in [j0, j1) lies in [i0, i1), within [0, n_q)."""
+    """(i0, i1) within [0, n_q) with every query that may read a key in [j0, j1)."""
     left, right = window or (None, None)
     if causal:
         right = 0 if right is None else min(right, 0)

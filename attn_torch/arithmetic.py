@@ -1,7 +1,6 @@
-"""The arithmetic of the contract: the dtype that sums are held in, and float32 products that are float32 on every device.
+"""The arithmetic of the contract: what sums are held in, and float32 products that are float32 everywhere.
 
-Everything that the two frameworks spell differently and that the mathematics needs is here, so that the other files can
-read alike.
+What the mathematics needs and the two frameworks spell differently is here: the other files read alike.
 """
 
 import contextlib
@@ -9,21 +8,21 @@ import contextlib
 import torch
 from torch import Tensor
 
-from .checks import Spec
+from .checks import INTEGERS, Spec
 
-# A name of the contract -> what torch calls it. A device without the mode computes in float32, which is never less.
+# A name of the contract -> what torch calls it. A device without that mode computes in float32.
 MODES = {None: "ieee", "float32": "ieee", "tensorfloat32": "tf32", "bfloat16": "bf16"}
 INDEX = torch.int64  # dtype of positions, lengths and segment ids
 
 
 def describe(x, values=False):
-    """The Spec of an array of this framework; anything else as it is. values: with the extremes, where they can be read."""
+    """The Spec of an array of this framework, with its extremes if `values`; anything else as it is."""
     if not isinstance(x, Tensor):
         return x
     spec = Spec(tuple(x.shape), str(x.dtype).removeprefix("torch."))
     if (
         not values
-        or spec.dtype not in Spec.INTEGERS
+        or spec.dtype not in INTEGERS
         or torch.compiler.is_compiling()
         or x.device.type != "cpu"
         or not x.numel()
@@ -61,10 +60,11 @@ def stop_gradient(x):
 
 
 def einsum(equation, x, y, precision=None):
-    """torch.einsum of two operands, whose products and sums are float32 for float32 unless `precision` asks for less.
+    """torch.einsum of two operands; for float32 all products and sums are float32 unless `precision` asks for less.
 
-    precision: None or "float32" (full), "tensorfloat32", "bfloat16". The global switches are overruled, also in the backward.
-    No index may be repeated within an operand or summed within one operand alone. Returns x's dtype.
+    precision: None or "float32" (full), "tensorfloat32", "bfloat16". It overrules the global switches, also
+      in the backward.
+    No index may be repeated within an operand or summed within one alone. Returns (...) in x's dtype.
     """
     if x.dtype != torch.float32 or _in_force(x.device.type, MODES[precision]):
         return torch.einsum(equation, x, y)

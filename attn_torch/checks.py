@@ -1,4 +1,4 @@
-"""What a call of attention must look like, and what is said when it does not: on shapes and dtype names alone.
+"""What a call of attention must look like, and what is said if it does not: on shapes and dtype names alone.
 
 Every message names the argument, what was got and what was wanted. Nothing here knows a framework.
 """
@@ -8,12 +8,13 @@ from numbers import Integral, Real
 from typing import NamedTuple
 
 ARITHMETIC = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 PRECISIONS = (None, "float32", "tensorfloat32", "bfloat16")
 FURTHEST = 2**29  # of an offset: positions, with a window added, are 32-bit
 
 
 class Spec(NamedTuple):
-    """An array, as far as a check looks at it. low, high: its extremes, if they can be read without waiting."""
+    """An array, as far as a check looks at it. low, high: its extremes, if they can be read at once."""
 
     shape: tuple
     dtype: str
@@ -21,16 +22,14 @@ class Spec(NamedTuple):
     high: int | None = None
 
 
-Spec.INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
 def attention(
     q, k, v, causal, arrays, numbers, window, q_offset, lengths, dropout, precision, implementation
 ):
     """Raise TypeError or ValueError unless scaled_dot_product_attention can take these arguments.
 
-    Arrays come as Spec, all else as given. arrays: mask, bias, sinks, q_segment_ids, kv_segment_ids, dropout_mask by name.
-    numbers: scale, softcap. lengths: q_lengths, kv_lengths. dropout: dropout_p, dropout_seed. implementation: (name, names).
+    Arrays come as Spec, all else as given. By name: arrays (mask, bias, sinks, q_segment_ids, kv_segment_ids,
+    dropout_mask), numbers (scale, softcap), lengths (q_lengths, kv_lengths), dropout (dropout_p,
+    dropout_seed). implementation: (the name, all names).
     """
     batch, Hq, Tq, Tk = _qkv(q, k, v)
     scores = (*batch, Hq, Tq, Tk)[-max(len(q.shape), 2) :]
@@ -67,21 +66,15 @@ def _qkv(q, k, v):
         if x.dtype != q.dtype:
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted {q.dtype}, the dtype of q")
         if len(x.shape) != len(q.shape):
-            raise ValueError(
-                f"{name}: got shape {x.shape}, wanted {len(q.shape)} axes like q, whose shape is {q.shape}"
-            )
+            raise ValueError(f"{name}: got shape {x.shape}, wanted {len(q.shape)} axes like q, {q.shape}")
         if x.shape[:-3] != q.shape[:-3]:
             raise ValueError(
-                f"{name}: got shape {x.shape}, wanted leading axes {q.shape[:-3]} like q, whose shape is {q.shape}"
+                f"{name}: got shape {x.shape}, wanted leading axes {q.shape[:-3]} like q, {q.shape}"
             )
     if k.shape[-1] != q.shape[-1]:
-        raise ValueError(
-            f"k: got shape {k.shape}, wanted head size {q.shape[-1]} like q, whose shape is {q.shape}"
-        )
+        raise ValueError(f"k: got shape {k.shape}, wanted head size {q.shape[-1]} like q, {q.shape}")
     if v.shape[:-1] != k.shape[:-1]:
-        raise ValueError(
-            f"v: got shape {v.shape}, wanted {(*k.shape[:-1], 'Dv')} like k, whose shape is {k.shape}"
-        )
+        raise ValueError(f"v: got shape {v.shape}, wanted {(*k.shape[:-1], 'Dv')} like k, {k.shape}")
     Hq, Hkv = (x.shape[-3] if len(x.shape) > 2 else 1 for x in (q, k))
     if Hq % Hkv if Hkv else Hq:
         raise ValueError(f"k: got {Hkv} heads, wanted a divisor of the {Hq} heads of q")
@@ -108,7 +101,9 @@ def _flag(name, x):
 
 
 def _broadcastable(name, x, scores):
-    if len(x.shape) > len(scores) or any(n not in (1, m) for n, m in zip(x.shape[::-1], scores[::-1])):
+    if len(x.shape) > len(scores) or any(
+        n not in (1, m) for n, m in zip(x.shape[::-1], scores[::-1], strict=False)
+    ):
         raise ValueError(f"{name}: got shape {x.shape}, wanted one that broadcasts to the scores' {scores}")
 
 
@@ -172,7 +167,7 @@ def _per_row(name, x, batch, low, high):
         least = most = x
     elif isinstance(x, Spec):
         least, most = x.low, x.high
-        if x.dtype not in Spec.INTEGERS:
+        if x.dtype not in INTEGERS:
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
         if x.shape != batch:
             raise ValueError(f"{name}: got shape {x.shape}, wanted {batch}, one for each row of the batch")
@@ -194,7 +189,7 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
         if x is None:
             continue
         _array(name, x)
-        if x.dtype not in Spec.INTEGERS:
+        if x.dtype not in INTEGERS:
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
         if x.shape != (*batch, T):
             raise ValueError(f"{name}: got shape {x.shape}, wanted {(*batch, T)}")

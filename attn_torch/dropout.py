@@ -1,6 +1,6 @@
 """Dropout on attention weights, whose keep-mask is a pure function of (seed, batch, head, query, key).
 
-The generator is counter-based, so the same bits come out in either framework, in any tiling and order of computation.
+The generator is counter-based: the same bits come out in either framework, in any tiling and order.
 Source: Salmon, Moraes, Dror & Shaw 2011, Threefry-2x32 with 20 rounds, as in Random123.
 """
 
@@ -17,7 +17,7 @@ PARITY = 0x1BD11BDA
 
 
 class Dropout(NamedTuple):
-    """Drop with probability p by seed, or by a given mask. i0, j0: where the tile's corner lies among queries and keys."""
+    """Drop with probability p, by a seed or a mask. i0, j0: the tile's corner among queries and keys."""
 
     p: float
     seed: int | Tensor | None = None  # 0 <= seed < 2**32
@@ -27,7 +27,7 @@ class Dropout(NamedTuple):
 
 
 def keep(dropout, shape, like):
-    """(B, H, G, n_q, n_k) bool, True = keep; of a given mask, any axis may be 1. `like` says on which device."""
+    """(B, H, G, n_q, n_k) bool, True = keep; any axis of a given mask may be 1. On the device of `like`."""
     if dropout.mask is not None:
         return dropout.mask
     B, H, G, n_q, n_k = shape
@@ -52,7 +52,7 @@ def word(x, like):
 
 
 def threefry2x32(key, counter):
-    """Two pseudo-random words from two words of key and two of counter, all of them arrays that broadcast together."""
+    """Two pseudo-random words from two words of key and two of counter: arrays that broadcast together."""
     x0, x1 = counter
     schedule = (*key, key[0] ^ key[1] ^ PARITY)
     x0, x1 = (x0 + schedule[0]) & WORD, (x1 + schedule[1]) & WORD

@@ -28,7 +28,7 @@ class Sight(NamedTuple):
 
 
 def visible(sight, n_q, n_k, like):
-    """(B, H, G, n_q, n_k) bool, any axis possibly 1; None where no rule is set. `like` says on which device."""
+    """(B, H, G, n_q, n_k) bool, any axis possibly 1; None if there is no rule. On the device of `like`."""
     i = iota(n_q, like)[None, None, None, :, None]
     j = iota(n_k, like)[None, None, None, None, :]
     at = i + _per_row(sight.q_offset)  # (B, 1, 1, n_q, 1)
@@ -47,7 +47,7 @@ def visible(sight, n_q, n_k, like):
 
 
 def tile(sight, i0, n_q, j0, n_k):
-    """The rules among queries i0 ... i0 + n_q - 1 and keys j0 ... j0 + n_k - 1, counted from the tile's corner."""
+    """The rules among n_q queries from i0 on and n_k keys from j0 on, counted from that corner."""
 
     def cut(x, axis, start, size):
         return None if x is None else take(x, axis, start, size)

@@ -15,9 +15,10 @@ from ..visibility import visible
 def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None):
     """softmax(cap(q k^T * scale) + bias) v over the keys that each query sees.
 
-    q (B, H, G, Tq, D); k (B, H, Tk, D); v (B, H, Tk, Dv). bias (B, H, G, Tq, Tk), any axis possibly 1. sinks (H, G).
-    Returns out (B, H, G, Tq, Dv) in q's dtype; lse (B, H, G, Tq) and weights (B, H, G, Tq, Tk) in the accumulator's.
-    A query that sees nothing: out 0, weights 0, lse -inf, or its sink.
+    q (B, H, G, Tq, D); k (B, H, Tk, D); v (B, H, Tk, Dv); bias (B, H, G, Tq, Tk), any axis possibly 1; sinks
+    (H, G).
+    Returns out (B, H, G, Tq, Dv) in q's dtype, lse (B, H, G, Tq) and weights (B, H, G, Tq, Tk) in the
+    accumulator's. A query that sees nothing: out 0, weights 0, lse -inf, or its sink.
     Source: Vaswani et al. 2017, eq. 1; empty rows as in ONNX Attention-23; sinks as in Xiao et al. 2023.
     """
     dtype = q.dtype
@@ -48,7 +49,7 @@ def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dro
 
 
 def softmax(scores, sinks):
-    """exp(scores) over their sum along the last axis, the sink's exp counted in the sum; and the logarithm of that sum."""
+    """exp(scores) over its sum along the last axis, to which the sink adds; and the logarithm of that sum."""
     top = torch.amax(scores, -1, keepdim=True)  # (B, H, G, Tq, 1)
     if sinks is not None:
         sinks = sinks.to(scores.dtype)[None, :, :, None, None]
@@ -65,7 +66,7 @@ def softmax(scores, sinks):
 
 
 def drop_unread(q, k, v, seen):
-    """Zero the keys that no query reads and the queries that read none: 0 * NaN is NaN, so hiding scores is not enough."""
+    """Zero the keys that no query reads and the queries that read none: hidden scores do not stop 0 * NaN."""
     read = seen.any(-2).any(-2)[..., None]  # (B, H, Tk, 1)
     reads = seen.any(-1)[..., None]  # (B, H, G, Tq, 1)
     return torch.where(reads, q, 0.0), torch.where(read, k, 0.0), torch.where(read, v, 0.0)
