@@ -50,7 +50,7 @@ def stop_gradient(x):
 
 
 def einsum(equation, x, y, precision=None):
-    """jnp.einsum of two operands; for float32 all products and sums are float32 unless `precision` asks for less.
+    """jnp.einsum of two operands, in float32 for float32, unless `precision` asks for less.
 
     precision: None or "float32" (full), "tensorfloat32", "bfloat16". It overrules the global switches, also
       in the backward.

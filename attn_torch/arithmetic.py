@@ -60,7 +60,7 @@ def stop_gradient(x):
 
 
 def einsum(equation, x, y, precision=None):
-    """torch.einsum of two operands; for float32 all products and sums are float32 unless `precision` asks for less.
+    """torch.einsum of two operands, in float32 for float32, unless `precision` asks for less.
 
     precision: None or "float32" (full), "tensorfloat32", "bfloat16". It overrules the global switches, also
       in the backward.
@@ -70,8 +70,8 @@ def einsum(equation, x, y, precision=None):
         return torch.einsum(equation, x, y)
     if torch.compiler.is_compiling():
         raise RuntimeError(
-            f"precision: torch.compile cannot overrule the global matmul precision, wanted {precision or 'float32'}: "
-            "call torch.set_float32_matmul_precision('highest') before compiling, or ask for less by name"
+            f"precision: got another global matmul precision, wanted {precision or 'float32'}, which compiling "
+            "cannot switch to: call torch.set_float32_matmul_precision, or ask for less by name"
         )
     return _Einsum.apply(equation, x, y, precision)
 
