@@ -1,0 +1,168 @@
+"""attn_torch and attn_jax side by side: what likeness each pair of files owes, and how far it is from it.
+
+A file's grade says what must be equal once attn_torch's text has been put through VOCABULARY:
+  twin     every byte; such a file needs the standard library only
+  line     every line, imports in any order, and the outline with no exception
+  outline  the public names in order, their parameters, defaults and docstrings, and every einsum equation
+Where two files may differ all the same, EXEMPT holds both texts and the reason, and no more than is needed.
+"""
+
+import argparse
+import ast
+import re
+from difflib import SequenceMatcher
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GRADES = {
+    "__init__.py": "outline",
+    "arithmetic.py": "outline",
+    "attention.py": "line",
+    "block.py": "outline",
+    "checks.py": "twin",
+    "dropout.py": "outline",
+    "implementations/__init__.py": "twin",
+    "implementations/reference.py": "line",
+    "mlp.py": "outline",
+    "multihead.py": "outline",
+    "norms.py": "line",
+    "params.py": "outline",
+    "schedule.py": "twin",
+    "visibility.py": "line",
+}
+
+ONE_SIDED: dict[str, str] = {}  # path with its package -> why the other has none
+
+VOCABULARY = {  # of attn_torch -> of attn_jax, whole words; at most ten
+    "PyTorch": "JAX",
+    "import torch": "import jax.numpy as jnp",
+    "from torch import Tensor": "from jax import Array",
+    "torch": "jnp",
+    "Tensor": "Array",
+    "torch.amax": "jnp.max",
+    "keepdim": "keepdims",
+    ".to(": ".astype(",
+}
+
+EXEMPT: dict[str, tuple[tuple[str, str, str], ...]] = {}  # file -> (text in torch, text in jax, why)
+
+WORDS = re.compile(
+    "|".join(
+        r"\b" * word[0].isalpha() + re.escape(word) + r"\b" * word[-1].isalpha()
+        for word in sorted(VOCABULARY, key=len, reverse=True)
+    )
+)
+
+
+class Drift(NamedTuple):
+    """Lines of attn_torch, after the vocabulary, and what attn_jax has in their place."""
+
+    torch: str
+    jax: str
+
+
+def paths(package):
+    """The package's Python files, by their names within it."""
+    return {p.relative_to(ROOT / package).as_posix() for p in (ROOT / package).rglob("*.py")}
+
+
+def source(package, name):
+    return (ROOT / package / name).read_text()
+
+
+def translated(text):
+    return WORDS.sub(lambda m: VOCABULARY[m[0]], text)
+
+
+def lines(text):
+    """The text's lines, each run of imports sorted: isort orders them by the framework's name."""
+    runs = groupby(text.splitlines(), key=lambda line: line.startswith(("import ", "from ")))
+    return [line for imports, run in runs for line in (sorted(run) if imports else run)]
+
+
+def outline(text):
+    """What a reader of the signatures sees: a list of lines."""
+    tree = ast.parse(text)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    calls = [call for call in calls if ast.unparse(call.func).endswith("einsum")]
+    calls.sort(key=lambda call: (call.lineno, call.col_offset))
+    equations = [call.args[0] for call in calls if isinstance(call.args[0], ast.Constant)]
+    return _members(tree) + [f"einsum {ast.unparse(equation)}" for equation in equations]
+
+
+def _members(node, prefix=""):
+    found = (ast.get_docstring(node) or "").splitlines()
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef) and _public(child.name):
+            found += [
+                f"{prefix}{child.name}({_parameters(child.args)})",
+                *(ast.get_docstring(child) or "").splitlines(),
+            ]
+        elif isinstance(child, ast.ClassDef) and _public(child.name):
+            found += [f"class {child.name}", *_members(child, f"{child.name}.")]
+        elif isinstance(child, ast.Assign | ast.AnnAssign):
+            targets = child.targets if isinstance(child, ast.Assign) else [child.target]
+            found += [f"{prefix}{t.id}" for t in targets if isinstance(t, ast.Name) and _public(t.id)]
+    return found
+
+
+def _public(name):
+    return not name.startswith("_") or name in ("__init__", "__call__", "__all__")
+
+
+def _parameters(args):
+    for arg in ast.walk(args):
+        if isinstance(arg, ast.arg):
+            arg.annotation = None
+    return ast.unparse(args)
+
+
+def compared(name):
+    """The two lists of lines that must be equal under the file's grade."""
+    torch, jax = translated(source("attn_torch", name)), source("attn_jax", name)
+    view = outline if GRADES[name] == "outline" else lines
+    return view(torch), view(jax)
+
+
+def drifts(torch, jax):
+    """Every place where two lists of lines part."""
+    blocks = SequenceMatcher(None, torch, jax, autojunk=False).get_opcodes()
+    return [Drift("\n".join(torch[a:b]), "\n".join(jax[c:d])) for tag, a, b, c, d in blocks if tag != "equal"]
+
+
+def likeness(name):
+    """The share of lines that are equal after the vocabulary, blank ones left out."""
+    texts = translated(source("attn_torch", name)), source("attn_jax", name)
+    torch, jax = ([line for line in lines(text) if line] for text in texts)
+    return SequenceMatcher(None, torch, jax, autojunk=False).ratio()
+
+
+def copy_twins():
+    """Write attn_torch's twins over attn_jax's. Returns the names of those that changed."""
+    twins = [name for name, grade in GRADES.items() if grade == "twin"]
+    stale = [name for name in twins if source("attn_torch", name) != source("attn_jax", name)]
+    for name in stale:
+        (ROOT / "attn_jax" / name).write_text(source("attn_torch", name))
+    return stale
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.mirror", description="The likeness of each pair of files."
+    )
+    parser.add_argument("--copy-twins", action="store_true", help="write attn_torch's twins over attn_jax's")
+    if parser.parse_args().copy_twins:
+        stale = copy_twins()
+        print(f"copied {', '.join(stale)}" if stale else "every twin is identical already")
+        return
+    print("equal  lines  exempt  grade    file")
+    for name in sorted(GRADES):
+        size = len(source("attn_torch", name).splitlines())
+        print(f"{likeness(name):5.0%}  {size:5}  {len(EXEMPT.get(name, ())):6}  {GRADES[name]:7}  {name}")
+
+
+if __name__ == "__main__":
+    main()
