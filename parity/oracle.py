@@ -133,7 +133,7 @@ class Forward:
 @dataclass(frozen=True)
 class Backward:
     """Pairs: dp = keep * (dout.v), ds = p (dp - delta) the gradient of the final scores, dx of scale q.k.
-    Rows: delta = sum p dp, ds_sink. dout as out, dq as q; dk_heads, dv_heads (B, H, G, Tk, X) per query head."""
+    Rows: delta = sum p dp, ds_sink. dout as out, dq as q; dk_heads, dv_heads (B, H, G, Tk, D or Dv)."""
 
     dout: Array
     dp: Array
@@ -148,8 +148,8 @@ class Backward:
 
 @dataclass(frozen=True)
 class Oracle:
-    """out (*batch, Hq, Tq, Dv), lse (*batch, Hq, Tq), weights (*batch, Hq, Tq, Tk) after dropout; without heads
-    (Tq, Dv), (Tq,), (Tq, Tk). Gradients as what they belong to; None without dout, bias or sinks."""
+    """out (*batch, Hq, Tq, Dv), lse (*batch, Hq, Tq), weights (*batch, Hq, Tq, Tk) after dropout (no heads:
+    (Tq, Dv), (Tq,), (Tq, Tk)). Gradients as what they belong to; None without dout, bias or sinks."""
 
     out: Array
     lse: Array
