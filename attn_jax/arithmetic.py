@@ -14,12 +14,12 @@ MODES = {None: "float32", "float32": "float32", "tensorfloat32": "tensorfloat32"
 INDEX = jnp.int32  # dtype of positions, lengths and segment ids
 
 
-def describe(x, values=False):
-    """The Spec of an array of this framework, with its extremes if `values`; anything else as it is."""
+def describe(x):
+    """The Spec of an array of this framework, with the extremes of integers; anything else as it is."""
     if not isinstance(x, Array):
         return x
     spec = Spec(tuple(x.shape), x.dtype.name)
-    if not values or spec.dtype not in INTEGERS or isinstance(x, jax.core.Tracer) or not x.size:
+    if spec.dtype not in INTEGERS or isinstance(x, jax.core.Tracer) or not x.size:
         return spec
     return spec._replace(low=int(x.min()), high=int(x.max()))
 

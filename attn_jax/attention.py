@@ -73,26 +73,29 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. 2017, section 3.2.1.
     """
     checks.attention(
-        *(describe(x) for x in (q, k, v)),
+        describe(q),
+        describe(k),
+        describe(v),
         causal,
-        arrays={
-            "mask": describe(mask),
-            "bias": describe(bias),
-            "sinks": describe(sinks),
-            "q_segment_ids": describe(q_segment_ids),
-            "kv_segment_ids": describe(kv_segment_ids),
-            "dropout_mask": describe(dropout_mask),
-        },
-        numbers={"scale": scale, "softcap": softcap},
+        mask=describe(mask),
+        bias=describe(bias),
+        scale=scale,
+        softcap=softcap,
         window=window,
-        q_offset=describe(q_offset, values=True),
-        lengths={
-            "q_lengths": describe(q_lengths, values=True),
-            "kv_lengths": describe(kv_lengths, values=True),
-        },
-        dropout={"dropout_p": dropout_p, "dropout_seed": describe(dropout_seed, values=True)},
+        q_offset=describe(q_offset),
+        q_lengths=describe(q_lengths),
+        kv_lengths=describe(kv_lengths),
+        q_segment_ids=describe(q_segment_ids),
+        kv_segment_ids=describe(kv_segment_ids),
+        sinks=describe(sinks),
+        dropout_p=dropout_p,
+        dropout_seed=describe(dropout_seed),
+        dropout_mask=describe(dropout_mask),
         precision=precision,
-        implementation=(implementation, ("auto", *IMPLEMENTATIONS)),
+        return_lse=return_lse,
+        return_weights=return_weights,
+        implementation=implementation,
+        implementations=("auto", *IMPLEMENTATIONS),
     )
     rows = q.shape[:-1]  # (..., Hq, Tq)
     Tk = k.shape[-2]

@@ -15,18 +15,12 @@ MODES = {None: "ieee", "float32": "ieee", "tensorfloat32": "tf32", "bfloat16": "
 INDEX = torch.int64  # dtype of positions, lengths and segment ids
 
 
-def describe(x, values=False):
-    """The Spec of an array of this framework, with its extremes if `values`; anything else as it is."""
+def describe(x):
+    """The Spec of an array of this framework, with the extremes of integers; anything else as it is."""
     if not isinstance(x, Tensor):
         return x
     spec = Spec(tuple(x.shape), str(x.dtype).removeprefix("torch."))
-    if (
-        not values
-        or spec.dtype not in INTEGERS
-        or torch.compiler.is_compiling()
-        or x.device.type != "cpu"
-        or not x.numel()
-    ):
+    if spec.dtype not in INTEGERS or torch.compiler.is_compiling() or x.device.type != "cpu" or not x.numel():
         return spec
     try:
         return spec._replace(low=int(x.min()), high=int(x.max()))
@@ -70,8 +64,8 @@ def einsum(equation, x, y, precision=None):
         return torch.einsum(equation, x, y)
     if torch.compiler.is_compiling():
         raise RuntimeError(
-            f"precision: got another global matmul precision, wanted {precision or 'float32'}, which compiling "
-            "cannot switch to: call torch.set_float32_matmul_precision, or ask for less by name"
+            f"precision: got another global matmul precision, wanted {precision or 'float32'}; compiling "
+            "cannot switch: call torch.set_float32_matmul_precision, or ask for less by name"
         )
     return _Einsum.apply(equation, x, y, precision)
 

@@ -23,23 +23,43 @@ class Spec(NamedTuple):
 
 
 def attention(
-    q, k, v, causal, arrays, numbers, window, q_offset, lengths, dropout, precision, implementation
+    q,
+    k,
+    v,
+    causal,
+    *,
+    mask,
+    bias,
+    scale,
+    softcap,
+    window,
+    q_offset,
+    q_lengths,
+    kv_lengths,
+    q_segment_ids,
+    kv_segment_ids,
+    sinks,
+    dropout_p,
+    dropout_seed,
+    dropout_mask,
+    precision,
+    return_lse,
+    return_weights,
+    implementation,
+    implementations,
 ):
     """Raise TypeError or ValueError unless scaled_dot_product_attention can take these arguments.
 
-    Arrays come as Spec, all else as given. By name: arrays (mask, bias, sinks, q_segment_ids, kv_segment_ids,
-    dropout_mask), numbers (scale, softcap), lengths (q_lengths, kv_lengths), dropout (dropout_p,
-    dropout_seed). implementation: (the name, all names).
+    Arrays come as Spec, everything else as it was given. implementations: the names there are.
     """
     batch, Hq, Tq, Tk = _qkv(q, k, v)
     scores = (*batch, Hq, Tq, Tk)[-max(len(q.shape), 2) :]
-    _flag("causal", causal)
-    for name in ("mask", "dropout_mask"):
-        _mask(name, arrays[name], scores)
-    _bias(arrays["bias"], scores, q.dtype)
-    _sinks(arrays["sinks"], Hq, q.dtype)
-    for name, number in numbers.items():
-        _number(name, number)
+    for name, x in (("causal", causal), ("return_lse", return_lse), ("return_weights", return_weights)):
+        _flag(name, x)
+    _mask("mask", mask, scores, "True = attend", hint="; what is added to the scores goes to bias=")
+    _bias(bias, scores, q.dtype)
+    _number("scale", scale)
+    _number("softcap", softcap, positive=True)
     _window(window)
     if not isinstance(q_offset, str):
         _per_row("q_offset", q_offset, batch, -FURTHEST, FURTHEST)
@@ -47,13 +67,14 @@ def attention(
         raise ValueError(
             f"q_offset: got {q_offset!r}, wanted an integer, integers of shape {batch}, or 'bottom_right'"
         )
-    for name, top in (("q_lengths", Tq), ("kv_lengths", Tk)):
-        if lengths[name] is not None:
-            _per_row(name, lengths[name], batch, 0, top)
-    _segments(arrays["q_segment_ids"], arrays["kv_segment_ids"], batch, Tq, Tk)
-    _dropout(arrays["dropout_mask"], **dropout)
+    _per_row("q_lengths", 0 if q_lengths is None else q_lengths, batch, 0, Tq)
+    _per_row("kv_lengths", 0 if kv_lengths is None else kv_lengths, batch, 0, Tk)
+    _segments(q_segment_ids, kv_segment_ids, batch, Tq, Tk)
+    _sinks(sinks, Hq, q.dtype)
+    _mask("dropout_mask", dropout_mask, scores, "True = keep")
+    _dropout(dropout_p, dropout_seed, dropout_mask)
     _choice("precision", precision, PRECISIONS)
-    _choice("implementation", *implementation)
+    _choice("implementation", implementation, implementations)
 
 
 def _qkv(q, k, v):
@@ -107,16 +128,14 @@ def _broadcastable(name, x, scores):
         raise ValueError(f"{name}: got shape {x.shape}, wanted one that broadcasts to the scores' {scores}")
 
 
-def _mask(name, x, scores):
+def _mask(name, x, scores, meaning, hint=""):
     if x is None:
         return
     _array(name, x)
     if x.dtype != "bool":
-        meaning = "True = attend" if name == "mask" else "True = keep"
-        hint = (
-            "; what is added to the scores goes to bias=" if name == "mask" and x.dtype in ARITHMETIC else ""
+        raise TypeError(
+            f"{name}: got dtype {x.dtype}, wanted bool, {meaning}{hint if x.dtype in ARITHMETIC else ''}"
         )
-        raise TypeError(f"{name}: got dtype {x.dtype}, wanted bool, {meaning}{hint}")
     _broadcastable(name, x, scores)
 
 
@@ -141,13 +160,13 @@ def _sinks(x, Hq, dtype):
             raise ValueError(f"sinks: got shape {x.shape}, wanted {(Hq,)}, a logit for each head of q")
 
 
-def _number(name, x):
+def _number(name, x, positive=False):
     if x is None:
         return
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name}: got {_kind(x)}, wanted a number")
-    if not math.isfinite(x) or (name == "softcap" and x <= 0):
-        raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if name == 'softcap' else ''}")
+    if not math.isfinite(x) or (positive and x <= 0):
+        raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if positive else ''}")
 
 
 def _integer(x):
@@ -195,18 +214,16 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
             raise ValueError(f"{name}: got shape {x.shape}, wanted {(*batch, T)}")
 
 
-def _dropout(mask, dropout_p, dropout_seed):
+def _dropout(dropout_p, dropout_seed, dropout_mask):
     _number("dropout_p", dropout_p)
     if dropout_p is None or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p: got {dropout_p}, wanted at least 0 and below 1")
     if dropout_seed is not None:
         _per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
-    if dropout_p > 0 and (dropout_seed is None) == (mask is None):
-        got = "neither" if mask is None else "both"
-        raise ValueError(
-            f"dropout_seed: got {got} dropout_seed and dropout_mask, wanted one of the two with dropout_p > 0"
-        )
-    if dropout_p == 0 and mask is not None:
+    if dropout_p > 0 and (dropout_seed is None) == (dropout_mask is None):
+        got = "neither dropout_seed nor" if dropout_mask is None else "both dropout_seed and"
+        raise ValueError(f"dropout_seed: got {got} dropout_mask, wanted one of the two with dropout_p > 0")
+    if dropout_p == 0 and dropout_mask is not None:
         raise ValueError("dropout_mask: got a mask with dropout_p = 0, wanted dropout_p above 0")
 
 
