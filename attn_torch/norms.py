@@ -1,0 +1,56 @@
+"""Normalisation over the last axis: by mean and variance, or by the mean square alone.
+
+The arithmetic is float32 at least (float64 for float64); only the result is rounded to x's dtype.
+Axis: C channels.
+"""
+
+import torch
+from torch import Tensor
+
+from .arithmetic import accumulator, describe
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps=1e-5) -> Tensor:
+    """Layer normalisation over the last axis.
+
+    y = (x - mean(x)) / sqrt(var(x) + eps) * gain + bias; var(x), biased, is the mean square of x - mean(x).
+
+    x: (..., C) float16/bfloat16/float32/float64.  gain, bias: (C,).
+    Returns (..., C) in x's dtype.
+    Raises ValueError if gain or bias is not (C,), TypeError if one is wider than the arithmetic or no float.
+    Source: Ba, Kiros & Hinton 2016, eq. 4.
+    """
+    x_hat, gain, bias = _widened(x, gain=gain, bias=bias)
+    x_hat = x_hat - torch.mean(x_hat, -1, keepdim=True)  # before squaring: mean(x^2) - mean(x)^2 cancels
+    var = torch.mean(x_hat * x_hat, -1, keepdim=True)  # (..., 1)
+    return (x_hat / torch.sqrt(var + eps) * gain + bias).to(x.dtype)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps=1e-6, *, offset=0.0) -> Tensor:
+    """Root-mean-square normalisation over the last axis.
+
+    y = x / sqrt(mean(x^2) + eps) * (offset + gain).
+
+    x: (..., C) float16/bfloat16/float32/float64.  gain: (C,).
+    offset: 1.0 where the gain is stored as its distance from one; added in the dtype of the arithmetic.
+    Returns (..., C) in x's dtype.
+    Raises ValueError if gain is not (C,), TypeError if it is wider than the arithmetic or no float.
+    Source: Zhang & Sennrich 2019, eq. 4.
+    """
+    x_hat, gain = _widened(x, gain=gain)
+    mean_square = torch.mean(x_hat * x_hat, -1, keepdim=True)  # (..., 1)
+    return (x_hat / torch.sqrt(mean_square + eps) * (offset + gain)).to(x.dtype)
+
+
+def _widened(x, **vectors):
+    """x in the dtype of the arithmetic, and each vector (C,) as (..., C) in it too, if that loses nothing."""
+    dtype = accumulator(x.dtype)
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"x: got dtype {describe(x).dtype}, wanted float16, bfloat16, float32 or float64")
+    for name, vector in vectors.items():
+        got, axis = describe(vector), tuple(x.shape[-1:])
+        if got.shape != axis:
+            raise ValueError(f"{name}: got shape {got.shape}, wanted {axis}, the last axis of x")
+        if accumulator(vector.dtype) not in (torch.float32, dtype):
+            raise TypeError(f"{name}: got dtype {got.dtype}, wanted {describe(x).dtype}, the dtype of x")
+    return x.to(dtype), *(torch.broadcast_to(vector.to(dtype), x.shape) for vector in vectors.values())
