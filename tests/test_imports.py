@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "": ("attention", "block", "mlp", "multihead", "norms", "params"),
     "attention": ("framework", "arithmetic", "checks", "dropout", "implementations", "visibility"),
     "mlp": ("framework", "arithmetic", "checks"),
-    "multihead": ("framework", "attention", "checks", "norms"),
+    "multihead": ("framework", "attention", "checks", "mlp", "norms"),
     "block": ("framework", "checks", "mlp", "multihead", "norms"),
     "params": ("framework", "numpy", "block", "mlp", "multihead", "norms"),
 }

@@ -44,10 +44,56 @@ VOCABULARY = {  # of attn_torch -> of attn_jax, whole words; at most ten
     "Tensor": "Array",
     "torch.amax": "jnp.max",
     "keepdim": "keepdims",
+    "def forward(": "def __call__(",
     ".to(": ".astype(",
 }
 
-EXEMPT: dict[str, tuple[tuple[str, str, str], ...]] = {}  # file -> (text in torch, text in jax, why)
+RNGS = "flax draws a module's parameters from rngs, torch from its global generator"
+
+# File -> (text of attn_torch after the vocabulary, text of attn_jax, why they part).
+EXEMPT = {
+    "attention.py": (
+        (
+            "        kv_segment_ids=None if kv_segment_ids is None else "
+            "kv_segment_ids.astype(INDEX).reshape(B, k.shape[-2]),",
+            "        kv_segment_ids=None\n        if kv_segment_ids is None\n"
+            "        else kv_segment_ids.astype(INDEX).reshape(B, k.shape[-2]),",
+            "astype is longer than to, and the formatter breaks the line",
+        ),
+    ),
+    "block.py": (
+        (
+            "Block.__init__(self, n_embd, n_head, *, implementation='auto')",
+            "Block.__init__(self, n_embd, n_head, *, implementation='auto', rngs=None)",
+            RNGS,
+        ),
+        ("", "LayerNorm.__init__(self, n_embd, eps=1e-05)", "torch's own LayerNorm has this constructor"),
+    ),
+    "dropout.py": (
+        (
+            "x as a 32-bit word, held in int64: jnp has no arithmetic on unsigned integers.",
+            "x as a 32-bit word; uint32 wraps by itself.",
+            "each framework has its own way to 32-bit words",
+        ),
+        ("WORD", "", "the bits that an int64 must be cut to; uint32 needs no cutting"),
+    ),
+    "mlp.py": (
+        ("MLP.__init__(self, n_embd)", "MLP.__init__(self, n_embd, *, rngs=None)", RNGS),
+        (
+            "",
+            "class Linear\nlinear as a module: kernel (C, F), bias (F,). x (..., C) -> (..., F).\n"
+            "Linear.__init__(self, n_in, n_out, *, rngs)\nLinear.__call__(self, x)",
+            "torch has such a module, flax only one with other numerics",
+        ),
+    ),
+    "multihead.py": (
+        (
+            "CausalSelfAttention.__init__(self, n_embd, n_head, *, implementation='auto')",
+            "CausalSelfAttention.__init__(self, n_embd, n_head, *, implementation='auto', rngs=None)",
+            RNGS,
+        ),
+    ),
+}
 
 WORDS = re.compile(
     "|".join(
