@@ -1,7 +1,7 @@
 """What the arrays of a case hold: fills for q, k, v and dout, recipes for masks and biases, by name.
 
 A fill changes standard normal arrays {"q": (*batch, H, Tq, D), "k", "v", "dout"} in place; `stream(name)` is
-a further generator. A recipe takes a generator and the shape to fill, whose last two axes are (Tq, Tk), either
+a further generator. A recipe takes a generator and the shape to fill; its last two axes are (Tq, Tk), either
 of which may be 1 or missing.
 """
 

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parity import fills
+from parity import fills, oracle
 from parity.cases import Case
 
 LARGEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127"), "float32": 3.4028234663852886e38}
-LAYOUTS = {
-    "contiguous": "as made",
-    "bthd": "q, k, v: transposed views of contiguous (*batch, T, H, D)",
-    "offset": "q, k, v: x[..., 3:, :] of a longer T axis, so that storage starts before the first element",
-    "every second": "q, k, v: x[..., ::2, :] of a T axis twice as long",
-    "expanded": "k, v: one head expanded over the head axis, stride 0 (their heads are made equal)",
-    "column": "q, k, v: transposed views of contiguous (*batch, H, D, T), so that stride(-1) is T",
-    "dout expanded": "dout: one row of one head expanded, stride 0 (all its rows are made equal)",
-    "dout bthd": "dout: a transposed view of contiguous (*batch, T, H, Dv)",
+LAYOUTS = {  # name -> (the tensors it is for, what it is); lay_out makes it
+    "contiguous": ("", "as made"),
+    "bthd": ("q k v", "transposed views of contiguous (*batch, T, H, D)"),
+    "offset": ("q k v", "x[..., 3:, :] of a longer T axis: storage starts before the first element"),
+    "every second": ("q k v", "x[..., ::2, :] of a T axis twice as long"),
+    "expanded": ("k v", "one head expanded over the head axis, stride 0; their heads are made equal"),
+    "column": ("q k v", "transposed views of contiguous (*batch, H, D, T): stride(-1) is T"),
+    "dout expanded": ("dout", "one row of one head expanded, stride 0; its rows are made equal"),
+    "dout bthd": ("dout", "a transposed view of contiguous (*batch, T, H, Dv)"),
 }
 
 
@@ -34,7 +34,7 @@ class Inputs:
     v: np.ndarray  # (*batch, Hkv, Tk, Dv)
     dout: np.ndarray  # (*batch, H, Tq, Dv)
     options: dict
-    layout: str  # a key of LAYOUTS: how a converter lays the arrays out in memory; the values are the same
+    layout: str  # a key of LAYOUTS: the strides a converter gives to the tensors named there; the values stay
 
 
 def stream(*key) -> np.random.Generator:
@@ -79,7 +79,8 @@ def make(case: Case, dtype: str, seed: int = 0) -> Inputs:
     if case.layout == "dout expanded":
         arrays["dout"] = np.broadcast_to(arrays["dout"][..., :1, :1, :], dout_shape)
     options = {name: _option(case, name, value, dtype, seed) for name, value in case.options.items()}
-    _poison(case, arrays, options)
+    if case.poison:
+        _poison(case, arrays, options)
     return Inputs(*(represent(arrays[name], dtype) for name in shapes), options, case.layout)
 
 
@@ -107,7 +108,7 @@ def full_shape(case: Case, axes: str) -> tuple[int, ...]:
 
 def _poison(case: Case, arrays: dict, options: dict) -> None:
     """NaN and Inf where the contract says that they have no effect."""
-    seen = visible(case, options)  # (*batch, H, Tq, Tk)
+    seen = visible(case, arrays, options)  # (*batch, H, Tq, Tk)
     if "queries" in case.poison:
         blind = ~seen.any(-1).reshape(case.q[:-1])
         arrays["q"][blind] = np.nan
@@ -119,30 +120,32 @@ def _poison(case: Case, arrays: dict, options: dict) -> None:
         arrays["v"][unread] = np.inf
 
 
-def visible(case: Case, options: dict) -> np.ndarray:
-    """What each query sees, (*batch, H, Tq, Tk) bool, from the arrays of make(...).options."""
-    shape = (*case.batch, case.n_head, case.Tq, case.Tk)
-    i, j = np.arange(case.Tq)[:, None], np.arange(case.Tk)
-    q_lengths, kv_lengths, q_offset = (
-        np.asarray(options.get(name, default))[..., None, None, None]  # (*batch, 1, 1, 1)
-        for name, default in (("q_lengths", case.Tq), ("kv_lengths", case.Tk), ("q_offset", 0))
-    )
-    offset = kv_lengths - q_lengths if case.q_offset == "bottom_right" else q_offset
-    seen = np.broadcast_to((i < q_lengths) & (j < kv_lengths), shape)
-    if case.causal:
-        seen = seen & (j <= i + offset)
-    if case.window is not None:
-        left, right = (case.window, case.window) if isinstance(case.window, int) else case.window
-        seen = seen if left is None else seen & (j >= i + offset - left)
-        seen = seen if right is None else seen & (j <= i + offset + right)
-    if "q_segment_ids" in options:
-        q_ids, kv_ids = options["q_segment_ids"], options["kv_segment_ids"]
-        seen = seen & (q_ids[..., None, :, None] == kv_ids[..., None, None, :])
-    if "mask" in options:
-        seen = seen & options["mask"]
-    if "bias" in options:
-        seen = seen & (options["bias"] > -np.inf)
-    return seen
+def visible(case: Case, arrays: dict, options: dict) -> np.ndarray:
+    """What each query sees, (*batch, H, Tq, Tk) bool."""
+    seen = oracle.attention(arrays["q"], arrays["k"], arrays["v"], **options).call.visible
+    return seen.reshape(*case.batch, case.n_head, case.Tq, case.Tk)
+
+
+def lay_out(x: np.ndarray, layout: str) -> np.ndarray:
+    """x (..., H, T, X) as a view with the strides of a layout, on memory of its own; the values stay."""
+    x = np.ascontiguousarray(x)
+    if layout in ("bthd", "dout bthd"):
+        return np.ascontiguousarray(x.swapaxes(-2, -3)).swapaxes(-2, -3)
+    if layout == "column":
+        return np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2)
+    if layout == "offset":
+        longer = np.zeros((*x.shape[:-2], x.shape[-2] + 3, x.shape[-1]), x.dtype)
+        longer[..., 3:, :] = x
+        return longer[..., 3:, :]
+    if layout == "every second":
+        longer = np.zeros((*x.shape[:-2], 2 * x.shape[-2], x.shape[-1]), x.dtype)
+        longer[..., ::2, :] = x
+        return longer[..., ::2, :]
+    if layout == "expanded":
+        return np.broadcast_to(x[..., :1, :, :].copy(), x.shape)
+    if layout == "dout expanded":
+        return np.broadcast_to(x[..., :1, :1, :].copy(), x.shape)
+    return x
 
 
 # ---- the block, norms and activations
