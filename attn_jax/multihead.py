@@ -27,7 +27,7 @@ def init_attention(key, n_embd):
     """Parameters of attention: w_qkv (C, 3C), b_qkv (3C,), w_out (C, C), b_out (C,), C = n_embd.
 
     Weights are normal, of standard deviation 1 / sqrt(C); biases are zero; of the framework's default dtype.
-    key: a PRNG key in JAX, a seed or a generator in JAX. The two draw different numbers.
+    key: a PRNG key; where the framework has none, a seed or a generator, which draw other numbers.
     """
     k1, k2 = split(key, 2)
     w_qkv = normal(k1, (n_embd, 3 * n_embd)) / math.sqrt(n_embd)

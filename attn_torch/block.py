@@ -18,7 +18,7 @@ def init_block(key, n_embd):
 
     The MLP's: w_fc (C, 4C), b_fc (4C,), w_proj (4C, C), b_proj (C,). C = n_embd.
     Weights are normal, of standard deviation 1 / sqrt(C); biases are zero, gains one.
-    key: a PRNG key in JAX, a seed or a generator in PyTorch. The two draw different numbers.
+    key: a PRNG key; where the framework has none, a seed or a generator, which draw other numbers.
     """
     k1, k2, k3 = split(key, 3)
     attn = init_attention(k1, n_embd)

@@ -1,0 +1,101 @@
+"""Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
+
+The tree is the one that the functional style takes: init_block's for a Block, init_attention's for a
+CausalSelfAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .block import Block
+from .mlp import MLP
+from .multihead import CausalSelfAttention
+
+
+def parameters(module):
+    """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    """
+    return _mapped(lambda p: p[...], _tree(module))
+
+
+def to_tree(module):
+    """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
+    """
+    return _mapped(_to_numpy, parameters(module))
+
+
+def from_tree(module, tree):
+    """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    tree: as to_tree's; arrays of this framework will do too.
+    Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
+    """
+    given = {path: _to_numpy(leaf) for path, leaf in _leaves(tree)}
+    new, wrong = [], []
+    for path, p in _leaves(_tree(module)):
+        value = given.pop(path, None)
+        if value is None:
+            wrong.append(f"{path}: missing")
+            continue
+        if value.shape != p.shape:
+            wrong.append(f"{path}: got shape {value.shape}, wanted {p.shape}")
+        elif (exact := _exactly(value, p.dtype)) is None:
+            wrong.append(f"{path}: got {value.dtype}, wanted what {p.dtype} holds exactly")
+        else:
+            new.append((p, exact))
+    wrong += [f"{path}: unexpected" for path in given]
+    if wrong:
+        raise ValueError("tree: " + "; ".join(wrong))
+    for p, value in new:
+        p[...] = jax.device_put(value, p[...].sharding)
+
+
+def _tree(module):
+    """The module's parameters as they are, under the keys of the functional style."""
+    match module:
+        case Block():
+            ln1, ln2 = ((norm.weight, norm.bias) for norm in (module.ln_1, module.ln_2))
+            return {"attn": _tree(module.attn), "ln1": ln1, "ln2": ln2, **_tree(module.mlp)}
+        case CausalSelfAttention():
+            qkv, out = module.c_attn, module.c_proj
+            return {"w_qkv": qkv.kernel, "b_qkv": qkv.bias, "w_out": out.kernel, "b_out": out.bias}
+        case MLP():
+            fc, proj = module.c_fc, module.c_proj
+            return {"w_fc": fc.kernel, "b_fc": fc.bias, "w_proj": proj.kernel, "b_proj": proj.bias}
+    raise TypeError(f"module: got {type(module).__name__}, wanted Block, CausalSelfAttention or MLP")
+
+
+def _mapped(f, tree):
+    if isinstance(tree, dict):
+        return {name: _mapped(f, branch) for name, branch in tree.items()}
+    return tuple(_mapped(f, branch) for branch in tree) if isinstance(tree, tuple) else f(tree)
+
+
+def _leaves(tree, path=""):
+    """(path, leaf) pairs; names and places are joined by a slash."""
+    if isinstance(tree, dict | tuple | list):
+        for name, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(branch, f"{path}/{name}" if path else str(name))
+    else:
+        yield path, tree
+
+
+def _to_numpy(x):
+    """A copy."""
+    x = np.asarray(x)
+    return np.array(x, np.float32 if x.dtype == jnp.bfloat16 else x.dtype, order="C")
+
+
+def _exactly(x, dtype):
+    """x in dtype, or None if that would change a value or x has no floating point."""
+    if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
+        return None
+    with np.errstate(over="ignore"):
+        value = x.astype(dtype)
+    return value if np.array_equal(value.astype(np.float64), x.astype(np.float64), equal_nan=True) else None

@@ -1,0 +1,104 @@
+"""Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
+
+The tree is the one that the functional style takes: init_block's for a Block, init_attention's for a
+CausalSelfAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
+"""
+
+import numpy as np
+import torch
+
+from .block import Block
+from .mlp import MLP
+from .multihead import CausalSelfAttention
+
+
+def parameters(module):
+    """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    """
+    return _mapped(lambda p: p.t(), _tree(module))  # nn.Linear keeps (out, in)
+
+
+def to_tree(module):
+    """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
+    """
+    return _mapped(_to_numpy, parameters(module))
+
+
+def from_tree(module, tree):
+    """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
+
+    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    tree: as to_tree's; arrays of this framework will do too.
+    Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
+    """
+    given = {path: _to_numpy(leaf) for path, leaf in _leaves(tree)}
+    new, wrong = [], []
+    for path, p in _leaves(_tree(module)):
+        value = given.pop(path, None)
+        if value is None:
+            wrong.append(f"{path}: missing")
+            continue
+        shape = tuple(p.shape[::-1])  # nn.Linear keeps (out, in)
+        if value.shape != shape:
+            wrong.append(f"{path}: got shape {value.shape}, wanted {shape}")
+        elif (exact := _exactly(value, p.dtype)) is None:
+            dtype = str(p.dtype).removeprefix("torch.")
+            wrong.append(f"{path}: got {value.dtype}, wanted what {dtype} holds exactly")
+        else:
+            new.append((p, exact.t()))
+    wrong += [f"{path}: unexpected" for path in given]
+    if wrong:
+        raise ValueError("tree: " + "; ".join(wrong))
+    with torch.no_grad():
+        for p, value in new:
+            p.copy_(value)
+
+
+def _tree(module):
+    """The module's parameters as they are, under the keys of the functional style."""
+    match module:
+        case Block():
+            ln1, ln2 = ((norm.weight, norm.bias) for norm in (module.ln_1, module.ln_2))
+            return {"attn": _tree(module.attn), "ln1": ln1, "ln2": ln2, **_tree(module.mlp)}
+        case CausalSelfAttention():
+            qkv, out = module.c_attn, module.c_proj
+            return {"w_qkv": qkv.weight, "b_qkv": qkv.bias, "w_out": out.weight, "b_out": out.bias}
+        case MLP():
+            fc, proj = module.c_fc, module.c_proj
+            return {"w_fc": fc.weight, "b_fc": fc.bias, "w_proj": proj.weight, "b_proj": proj.bias}
+    raise TypeError(f"module: got {type(module).__name__}, wanted Block, CausalSelfAttention or MLP")
+
+
+def _mapped(f, tree):
+    if isinstance(tree, dict):
+        return {name: _mapped(f, branch) for name, branch in tree.items()}
+    return tuple(_mapped(f, branch) for branch in tree) if isinstance(tree, tuple) else f(tree)
+
+
+def _leaves(tree, path=""):
+    """(path, leaf) pairs; names and places are joined by a slash."""
+    if isinstance(tree, dict | tuple | list):
+        for name, branch in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(branch, f"{path}/{name}" if path else str(name))
+    else:
+        yield path, tree
+
+
+def _to_numpy(x):
+    """A copy."""
+    if isinstance(x, torch.Tensor):
+        x = x.to(torch.float32 if x.dtype == torch.bfloat16 else x.dtype).numpy(force=True)
+    return np.array(x, order="C")
+
+
+def _exactly(x, dtype):
+    """x in dtype, or None if that would change a value or x has no floating point."""
+    if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
+        return None
+    wide = x.astype(np.float64)
+    value = torch.from_numpy(wide).to(dtype)
+    return value if np.array_equal(value.double().numpy(), wide, equal_nan=True) else None
