@@ -80,7 +80,7 @@ def test_the_pins_lie_within_the_ranges():
     extras = project["optional-dependencies"]
     ranges = [
         *project["dependencies"],
-        *(x for name in ("torch", "jax", "report", "test", "lint") for x in extras[name]),
+        *(x for name in ("torch", "jax", "report", "bench", "test", "lint") for x in extras[name]),
     ]
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pins = dict(line.split("==") for line in lines if not line.startswith("#"))
