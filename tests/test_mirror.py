@@ -4,6 +4,7 @@ import ast
 import sys
 
 import pytest
+from frameworks import both_frameworks, package
 
 from tools import mirror
 
@@ -73,7 +74,7 @@ def test_the_vocabulary_is_small_and_needed():
         ("def f(x):\n    return g(x)\ndef g(x): ...", "def g(x): ...\ndef f(x):\n    return g(x)"),
         ("class A:\n    def f(self, x): ...", "class A:\n    def f(self, y): ..."),
         ("x = torch.einsum('qd,kd->qk', q, k)", "x = jnp.einsum('dq,kd->qk', q, k)"),
-        ("__all__ = []\nLIMIT = 1", "__all__ = []"),
+        ("FEW = 1\nLIMIT = 1", "FEW = 1"),
     ],
 )
 def test_the_outline_sees(torch, jax):
@@ -81,6 +82,13 @@ def test_the_outline_sees(torch, jax):
     assert not mirror.drifts(
         mirror.outline(mirror.translated(torch)), mirror.outline(mirror.translated(torch))
     )
+
+
+@both_frameworks
+def test_public_names_are_sorted_and_documented(framework):
+    names = package(framework).__all__
+    assert names == sorted(names)
+    assert [name for name in names if not getattr(package(framework), name).__doc__] == []
 
 
 def test_words_are_replaced_whole():
