@@ -1,0 +1,201 @@
+"""The matrix: cases x subjects x dtypes x devices, each cell run in a worker, judged here, and recorded.
+
+The oracle is computed once for a case and dtype, a bound once for a claim. Every cell ends as one of
+STATUSES and says why; none is left out silently.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from parity import bounds, inputs, oracle, verdict
+from parity.cases import Case
+from parity.pool import Pool
+from parity.subjects import Subject
+from parity.worker import Answer, Task
+
+STATUSES = ("passed", "diverges", "no_evidence", "unsupported", "failed", "error")
+BROKEN = ("failed", "error")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. device: "auto" (all that are found), or a kind. timeout: seconds for one cell."""
+
+    subjects: tuple[Subject, ...]
+    cases: tuple[Case, ...]
+    dtypes: tuple[str, ...]
+    device: str = "auto"
+    seed: int = 0
+    timeout: float = 60.0
+    quick_compile: bool = True
+
+
+class NoDevice(Exception):
+    """Nobody has the device that was asked for."""
+
+
+class Run:
+    """One run of a plan: start() finds out what is there, cells() yields a record for each cell."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.pool = Pool({subject.framework for subject in plan.subjects}, plan.timeout)
+        self.environments: dict[str, dict] = {}
+        self.absent: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Start the workers and learn what is there. Raises NoDevice."""
+        workers = self.pool.start()
+        self.environments = {kind: w.environment for kind, w in workers.items() if not w.absent}
+        self.absent = {kind: w.absent for kind, w in workers.items() if w.absent}
+        wanted = self.plan.device
+        if wanted != "auto" and not any(self.devices(kind) for kind in self.environments):
+            self.pool.stop()
+            found = ", ".join(f"{kind} has {' and '.join(self.kinds(kind))}" for kind in self.environments)
+            raise NoDevice(f"no {wanted} device: {found or 'no framework is installed'}")
+
+    def kinds(self, framework: str) -> list[str]:
+        """The kinds of device that a framework found: "cpu", ..."""
+        return list(dict.fromkeys(d["kind"] for d in self.environments[framework]["devices"]))
+
+    def devices(self, framework: str) -> list[str]:
+        """Those of them that this run uses."""
+        wanted = self.plan.device
+        return [kind for kind in self.kinds(framework) if wanted in ("auto", kind)]
+
+    def cells(self) -> Iterator[dict]:
+        """A record for each cell, the unsupported ones first. Closing the generator stops the workers."""
+        tasks: dict[str, list[Task]] = {}
+        places = {s.name: self._places(s) for s in self.plan.subjects}
+        for case, dtype, subject in product(self.plan.cases, self.plan.dtypes, self.plan.subjects):
+            for device in places[subject.name]:
+                reason = self._unsupported(subject, case, dtype)
+                if reason:
+                    yield record(subject, case, dtype, device, "unsupported", reason=reason)
+                else:
+                    backward = device not in subject.forward_only
+                    task = Task(
+                        subject.name, case, dtype, device, self.plan.seed, backward, self.plan.quick_compile
+                    )
+                    tasks.setdefault(subject.framework, []).append(task)
+        named = {subject.name: subject for subject in self.plan.subjects}
+        for task, answer in self.pool.run(tasks):
+            yield judge(named[task.subject], task, answer)
+
+    def _places(self, subject: Subject) -> list[str]:
+        if subject.framework in self.absent:
+            return ["cpu"]
+        return self.devices(subject.framework)
+
+    def _unsupported(self, subject: Subject, case: Case, dtype: str) -> str | None:
+        if subject.framework in self.absent:
+            return self.absent[subject.framework]
+        if dtype not in subject.claims:
+            return f"claims nothing for {dtype}"
+        return subject.cannot(case)
+
+
+def record(subject: Subject, case: Case, dtype: str, device: str, status: str, **more) -> dict:
+    """A cell of the report."""
+    cell = {"subject": subject.name, "framework": subject.framework, "case": case.name, "dtype": dtype}
+    cell |= {"device": device, "status": status, "reason": "", "claim": subject.claims.get(dtype, "")}
+    return cell | more
+
+
+# ---- judgement
+
+
+@lru_cache(maxsize=512)
+def given(case: Case, dtype: str, seed: int) -> tuple[inputs.Inputs, oracle.Oracle]:
+    made = inputs.make(case, dtype, seed)
+    return made, oracle.attention(made.q, made.k, made.v, made.dout, **made.options)
+
+
+@lru_cache(maxsize=2048)
+def contract(case: Case, dtype: str, seed: int, claim: str) -> dict:
+    return bounds.attention(given(case, dtype, seed)[1], bounds.CLAIMS[claim])
+
+
+@dataclass
+class Expected:
+    """What a subject must give: values and bounds by tensor name. A NaN among the values must be there."""
+
+    values: dict
+    bounds: dict
+    claim: str
+
+
+def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
+    """With these declared divergences in force."""
+    case, key = task.case, (task.case, task.dtype, task.seed)
+    made, truth = given(*key)
+    claim, instead, nan = subject.claims[task.dtype], truth, {}
+    for divergence in applied:
+        claim = (divergence.claims or {}).get(task.dtype, claim)
+        instead = divergence.instead(case, made, truth) if instead is truth else instead
+        nan |= divergence.nan(case, made, truth)
+    limits = contract(*key, claim) if instead is truth else bounds.attention(instead, bounds.CLAIMS[claim])
+    values = {name: getattr(instead, name) for name in limits if getattr(instead, name, None) is not None}
+    for name, where in nan.items():
+        values[name] = np.where(where, np.nan, values[name])
+        limits = limits | {name: np.where(where, 0.0, limits[name])}
+    return Expected(values, limits, claim)
+
+
+def judge(subject: Subject, task: Task, answer: Answer) -> dict:
+    """The record of a cell that ran: against the contract, or both ways where divergences are declared."""
+    cell = record(subject, task.case, task.dtype, task.device, "error", seconds=round(answer.seconds, 4))
+    cell["backward"] = task.backward
+    if answer.error:
+        return cell | {"reason": answer.error}
+    wrong = form(subject, task, answer)
+    if wrong:
+        return cell | {"status": "failed", "reason": wrong}
+    made, truth = given(task.case, task.dtype, task.seed)
+    applied = [d for d in subject.diverges if task.dtype in d.dtypes and d.when(task.case, made, truth)]
+    want = expected(subject, task, applied)
+    found = verdict.judge_all(answer.tensors, want.values, want.bounds)
+    cell |= {"claim": want.claim, **found.record(), "diverges": [d.name for d in applied]}
+    if not applied:
+        return cell
+    return cell | both_ways(subject, task, answer, applied, found)
+
+
+def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found: verdict.Verdict) -> dict:
+    """Status and reason under declared divergences: held with all of them, not held without any one."""
+    held = {tensor.name for tensor in found.tensors if tensor.status == verdict.PASSED}
+    shown = []
+    for left_out in applied:
+        want = expected(subject, task, [d for d in applied if d is not left_out])
+        without = verdict.judge_all(answer.tensors, want.values, want.bounds)
+        if any(tensor.name in held and tensor.status != verdict.PASSED for tensor in without.tensors):
+            shown.append(left_out)
+    gone = [d.name for d in applied if d not in shown]
+    if found.status == verdict.FAILED:
+        return {"diverges": [d.name for d in shown]} | (
+            {"reason": f"no longer diverges: {', '.join(gone)}"} if gone else {}
+        )
+    missing = [d.name for d in applied if d.always and d not in shown]
+    if missing:
+        return {"status": "failed", "reason": f"no longer diverges: {', '.join(missing)}", "diverges": []}
+    status = "diverges" if shown else found.status
+    return {"status": status, "reason": "; ".join(d.says for d in shown), "diverges": [d.name for d in shown]}
+
+
+def form(subject: Subject, task: Task, answer: Answer) -> str:
+    """What is wrong with the names, shapes or dtypes of an answer; empty if nothing is."""
+    _, truth = given(task.case, task.dtype, task.seed)
+    for name, x in answer.tensors.items():
+        want = getattr(truth, name).shape
+        if x.shape != want:
+            return f"{name} has shape {x.shape}, wanted {want}"
+    wide = "float64" if task.dtype == "float64" else "float32"
+    for name, dtype in answer.dtypes.items():
+        wanted = {"out": (task.dtype,), "lse": (wide,)}.get(name, (task.dtype, wide))
+        if dtype not in wanted:
+            return f"{name} has dtype {dtype}, wanted {wanted[0]}"
+    return ""

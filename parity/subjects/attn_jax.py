@@ -1,0 +1,29 @@
+"""attn_jax, each implementation by name. It covers the whole contract."""
+
+from parity.subjects import Subject
+
+CLAIMS = {
+    "float64": "float64",
+    "float32": "float32",
+    "bfloat16": "bfloat16-upcast",
+    "float16": "float16-upcast",
+}
+
+
+def loader(implementation):
+    def load():
+        from attn_jax import scaled_dot_product_attention
+
+        def run(q, k, v, **options):  # the contract's own signature decides which keywords there are
+            return scaled_dot_product_attention(
+                q, k, v, return_lse=True, implementation=implementation, **options
+            )
+
+        return run
+
+    return load
+
+
+SUBJECTS = tuple(
+    Subject(f"attn_jax[{name}]", "jax", loader(name), CLAIMS, exposes_lse=True) for name in ("reference",)
+)

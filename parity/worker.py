@@ -1,0 +1,203 @@
+"""The process that runs other people's code: one framework, one task at a time, answers through a pipe.
+
+A task names a subject, a case, a dtype, a device and a seed; the answer is float64 NumPy arrays or what went
+wrong. Whatever hangs or dies here costs one cell.
+"""
+
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from parity import devices, inputs, subjects
+from parity.cases import Case
+from parity.subjects import Subject
+
+# At its default level XLA spends several times as long on compiling a case as on everything else together.
+QUICK_COMPILE = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One cell to run. subject: a built-in name or a plug-in's address. backward: gradients too."""
+
+    subject: str
+    case: Case
+    dtype: str
+    device: str
+    seed: int
+    backward: bool = True
+    quick_compile: bool = True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """tensors: name -> float64 array; dtypes: name -> the dtype it had. error: empty if the subject ran."""
+
+    tensors: dict
+    dtypes: dict
+    seconds: float
+    error: str = ""
+
+
+def serve(pipe, framework: str, log: str) -> None:
+    """Say what devices.prepare found, or an Answer with the error; then answer tasks until None comes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    try:
+        pipe.send(devices.prepare(framework))
+    except ImportError as missing:
+        pipe.send(Answer({}, {}, 0.0, f"{framework} is not installed: {missing}"))
+        return
+    run = {"torch": run_torch, "jax": run_jax, "numpy": run_numpy}[framework]
+    while (task := pipe.recv()) is not None:
+        pipe.send(answer(run, task))
+
+
+def answer(run, task: Task) -> Answer:
+    """Run one task; every exception becomes its answer's error."""
+    start = time.perf_counter()
+    try:
+        tensors, dtypes = run(task, subjects.find(task.subject), given(task.case, task.dtype, task.seed))
+        return Answer(tensors, dtypes, time.perf_counter() - start)
+    except Exception as problem:
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        text = str(problem).strip() or "no message"
+        error = f"{type(problem).__name__}: {text} ({os.path.basename(where.filename)}:{where.lineno})"
+        return Answer({}, {}, time.perf_counter() - start, error)
+
+
+@lru_cache(maxsize=2)
+def given(case: Case, dtype: str, seed: int) -> inputs.Inputs:
+    return inputs.make(case, dtype, seed)
+
+
+@lru_cache
+def function_of(name: str) -> Callable:
+    return subjects.find(name).load()
+
+
+def split(made: inputs.Inputs, constants: tuple[str, ...]) -> tuple[dict, dict]:
+    """(what has a gradient, the other options), by name."""
+    leaves = {"q": made.q, "k": made.k, "v": made.v}
+    leaves |= {n: made.options[n] for n in ("bias", "sinks") if n in made.options and n not in constants}
+    return leaves, {n: x for n, x in made.options.items() if n not in leaves}
+
+
+def plain(tensors: dict) -> tuple[dict, dict]:
+    """NumPy arrays of any dtype as float64, and the names of their dtypes."""
+    return {n: x.astype(np.float64) for n, x in tensors.items()}, {
+        n: x.dtype.name for n, x in tensors.items()
+    }
+
+
+# ---- torch
+
+
+def run_torch(task: Task, subject: Subject, made: inputs.Inputs):
+    import torch
+
+    dtype = getattr(torch, task.dtype)
+
+    strided, _ = inputs.LAYOUTS[made.layout]
+
+    def native(x, name=""):
+        if not isinstance(x, np.ndarray):
+            return x
+        made_here = torch.from_numpy(np.array(x)).to(task.device, dtype if x.dtype == np.float64 else None)
+        return laid_out(made_here, made.layout) if name in strided.split() else made_here
+
+    leaves, others = split(made, subject.constants)
+    leaves = {n: native(x, n).requires_grad_(task.backward) for n, x in leaves.items()}
+    result = function_of(task.subject)(**leaves, **{n: native(x) for n, x in others.items()})
+    out, lse = result if subject.exposes_lse else (result, None)
+    tensors = {"out": out} | ({} if lse is None else {"lse": lse})
+    if task.backward:
+        grads = torch.autograd.grad(out, tuple(leaves.values()), native(made.dout, "dout"))
+        tensors |= {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
+    dtypes = {n: str(x.dtype).removeprefix("torch.") for n, x in tensors.items()}
+    return {n: x.detach().to("cpu", torch.float64).numpy() for n, x in tensors.items()}, dtypes
+
+
+def laid_out(x, layout: str):
+    """x with its values and with the strides of parity.inputs.lay_out, on its own device."""
+    import torch
+
+    view = inputs.lay_out(np.arange(x.numel()).reshape(x.shape), layout)
+    memory = view  # which element of x lies where
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    offset = (view.ctypes.data - memory.ctypes.data) // view.itemsize
+    order = torch.from_numpy(memory.flatten()).to(x.device)
+    return x.flatten()[order].as_strided(view.shape, [n // view.itemsize for n in view.strides], offset)
+
+
+# ---- jax: a case is one jitted call; cases that differ in values alone share it
+
+JITTED: dict = {}
+
+
+def run_jax(task: Task, subject: Subject, made: inputs.Inputs):
+    import jax
+
+    dtype = jax.numpy.dtype(task.dtype)
+    device = jax.devices({"cuda": "gpu"}.get(task.device, task.device))[0]
+
+    def native(x):
+        return jax.device_put(x.astype(dtype) if x.dtype == np.float64 else x, device)
+
+    leaves, others = split(made, subject.constants)
+    leaves = {n: native(x) for n, x in leaves.items()}
+    arrays = {n: native(x) for n, x in others.items() if isinstance(x, np.ndarray)}
+    static = {n: x for n, x in others.items() if n not in arrays}
+    key = (task.subject, repr(static), task.backward, task.quick_compile)
+    if key not in JITTED:
+        quick = QUICK_COMPILE if task.quick_compile and task.device == "cpu" else None
+        call = vjp(function_of(task.subject), subject.exposes_lse, static, task.backward)
+        JITTED[key] = jax.jit(call, compiler_options=quick)
+    tensors = {n: np.asarray(x) for n, x in JITTED[key](leaves, arrays, native(made.dout)).items()}
+    return plain(tensors)
+
+
+def vjp(function, exposes_lse: bool, static: dict, backward: bool):
+    """(leaves, arrays, dout) -> {"out", "lse" if exposed, "dq", ... if backward}."""
+    import jax
+
+    def both(leaves, arrays):
+        result = function(**leaves, **arrays, **static)
+        return result if exposes_lse else (result, None)
+
+    def call(leaves, arrays, dout):
+        if not backward:
+            out, lse = both(leaves, arrays)
+            return {"out": out} | ({} if lse is None else {"lse": lse})
+        out, pull, lse = jax.vjp(lambda leaves: both(leaves, arrays), leaves, has_aux=True)
+        (grads,) = pull(dout)
+        return {"out": out} | ({} if lse is None else {"lse": lse}) | {f"d{n}": g for n, g in grads.items()}
+
+    return call
+
+
+# ---- numpy: forward only
+
+
+def run_numpy(task: Task, subject: Subject, made: inputs.Inputs):
+    def native(x):
+        return x.astype(task.dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
+
+    given = {"q": made.q, "k": made.k, "v": made.v, **made.options}
+    result = function_of(task.subject)(**{n: native(x) for n, x in given.items()})
+    named = zip(("out", "lse"), result if subject.exposes_lse else (result,), strict=True)
+    tensors = {n: np.asarray(x) for n, x in named}
+    return plain(tensors)
