@@ -62,7 +62,7 @@ def _(x, stream):
 
 @fill("equal")
 def _(x, stream):
-    x.update({name: np.full_like(array, 0.7) for name, array in x.items()})
+    x.update({name: np.full_like(array, 0.75) for name, array in x.items()})
 
 
 @fill("uniform")
@@ -83,13 +83,13 @@ def _(x, stream):
 @fill("ascending")
 def _(x, stream):
     x["q"] = 8 * np.abs(x["q"])
-    x["k"] = 0.3 * x["k"] + np.linspace(0, 25, x["k"].shape[-2])[:, None]
+    x["k"] = 0.3 * x["k"] + np.linspace(0, 60, x["k"].shape[-2])[:, None]
 
 
 @fill("descending")
 def _(x, stream):
     x["q"] = 8 * np.abs(x["q"])
-    x["k"] = 0.3 * x["k"] + np.linspace(25, 0, x["k"].shape[-2])[:, None]
+    x["k"] = 0.3 * x["k"] + np.linspace(60, 0, x["k"].shape[-2])[:, None]
 
 
 @fill("clusters")
@@ -138,7 +138,7 @@ def _(x, stream):
 @fill("raw overflow")
 def _(x, stream):
     x["q"] = np.full_like(x["q"], 100.0)  # 8 * 100 * 100 > 65504, the largest float16
-    x["k"] = 100 + x["k"] / 16
+    x["k"] = 100 + 4 * x["k"]
 
 
 @fill("negative live")
