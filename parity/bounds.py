@@ -35,7 +35,7 @@ import numpy as np
 from parity.claims import CLAIMS, LARGEST, Claim
 from parity.oracle import Array, Backward, Call, Forward, Oracle, sum_to
 
-__all__ = ["CLAIMS", "Claim", "attention", "finish", "gamma"]
+__all__ = ["CLAIMS", "Claim", "attention", "finish", "gamma", "sizes"]
 
 EXPONENT_LIMIT = 500.0  # an exponent off by more is no evidence anyway, and e^500 can still be squared
 
@@ -75,13 +75,15 @@ def attention(oracle: Oracle, claim: Claim) -> dict[str, Array]:
 
 
 class Errors(NamedTuple):
-    """Of the forward pass. Pairs: off, the |t| of (1); slope, the error of 1 - tanh^2. Rows: sink_off, lse;
-    mass, the least that sum p e^t can be. (B, H, G, Tq, Dv): moved by wrong weights; rounded on the way."""
+    """Of the forward pass. Pairs: off, the |t| of (1); slope, the error of 1 - tanh^2. Rows: sink_off; lse;
+    norm, of the log of what divides the weights of the backward pass; mass, the least that sum p e^t can
+    be. (B, H, G, Tq, Dv): moved by wrong weights; rounded on the way."""
 
     off: Array
     slope: Array
     sink_off: Array
     lse: Array
+    norm: Array
     mass: Array
     moved: Array
     rounded: Array
@@ -111,7 +113,12 @@ def score_errors(call: Call, fwd: Forward, claim: Claim) -> tuple[Array, Array]:
         error = abs(call.softcap) * tanh_off
         slope = np.minimum((2 * tanh + tanh_off) * tanh_off + 3 * (u_acc + u_store), 1.0)
     if call.bias is not None:
-        error = error + (u_acc + u_store) * np.abs(np.where(call.visible, fwd.scores, 0.0))
+        before = scaled if fwd.capped is None else abs(call.softcap or 0.0) * np.abs(fwd.capped)
+        rounding = (u_acc + u_store) * np.abs(np.where(call.visible, fwd.scores, 0.0))
+        absorbed = (
+            before if u_store <= u_acc else 3 * before
+        )  # the nearest number is no farther than the bias
+        error = error + np.minimum(rounding, absorbed)
     return error, slope
 
 
@@ -122,22 +129,30 @@ def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
     A row sums Tk weights and, online, rescales twice (sum and output) for every tile of 16 keys.
     """
     u_acc, u_store = claim.u_acc, claim.u_store
-    exp, peak = claim.u_function + u_store, np.abs(fwd.peak)
-    scores = np.where(call.visible, fwd.scores, fwd.peak)
+    peak = np.abs(fwd.peak)
+
+    def shifted(s):
+        near = (u_acc + u_store) * np.abs(s - fwd.peak)
+        far = 3 * u_acc * (np.abs(s) + peak) if claim.online else 0.0
+        return near + far + claim.u_function + u_store  # and exp
+
     off, slope = score_errors(call, fwd, claim)
-    off = off + 3 * u_acc * (np.abs(scores) + peak) + u_store * np.abs(scores - fwd.peak) + exp
+    off = off + shifted(np.where(call.visible, fwd.scores, fwd.peak))
     off = np.where(call.visible, np.minimum(off, EXPONENT_LIMIT), 0.0)
-    sink = fwd.peak if call.sinks is None else call.sinks
-    sink_off = 3 * u_acc * (np.abs(sink) + peak) + u_store * np.abs(sink - fwd.peak) + exp
+    sink_off = shifted(fwd.peak if call.sinks is None else call.sinks)
     empty = fwd.lse == -np.inf
     low, high = (
         np.where(empty, 1.0, (fwd.p * np.exp(x)).sum(-1, keepdims=True) + fwd.p_sink * np.exp(y))
         for x, y in ((-off, -sink_off), (off, sink_off))
     )
     n = row_roundings(call)
-    row = gamma(n, u_acc) + n / 16 * 4 * u_acc  # the sum, and the factors exp(old maximum - new)
+    row = gamma(n, u_acc) + (
+        n / 16 * 4 * u_acc if claim.online else 0.0
+    )  # the sum; factors exp(old - new maximum)
     log = np.where(empty, 0.0, np.abs(fwd.lse - fwd.peak))
-    lse = np.maximum(np.log(high), -np.log(low)) + row + 4 * u_acc * (peak + log + 1) + n * claim.eta
+    norm = np.maximum(np.log(high), -np.log(low)) + row + n * claim.eta
+    lse = norm + 4 * u_acc * (peak + log + 1)
+    norm = lse if claim.online else norm + u_acc + u_store
 
     moved, hull = weighted_distances(fwd.p * np.expm1(off), call, fwd)
     moved = np.minimum((moved + fwd.p_sink * np.expm1(sink_off) * np.abs(fwd.out)) / low, hull)
@@ -146,7 +161,7 @@ def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
     per_weight = claim.u_operand + claim.u_input + 2 * u_store + 2 * u_acc + gamma(n, u_acc)
     rounded = per_weight * (most @ np.abs(call.v)) + (row + 4 * u_acc + 2 * u_store) * out
     lost = claim.eta * ((call.visible * call.keep) @ np.abs(call.v) + n * out)
-    return Errors(off, slope, sink_off, lse, low, moved, rounded + lost)
+    return Errors(off, slope, sink_off, lse, norm, low, moved, rounded + lost)
 
 
 def row_roundings(call: Call) -> float:
@@ -173,15 +188,16 @@ def weighted_distances(A: Array, call: Call, fwd: Forward) -> tuple[Array, Array
     return total, farthest
 
 
-def recomputed(p: Array, off: Array, lse: Array) -> tuple[Array, Array]:
-    """p (e^tau - 1) and p e^tau: how far a weight exp(s~ - lse~) can be off, and how large it can be."""
-    tau = np.minimum(off + lse, EXPONENT_LIMIT)
+def recomputed(p: Array, off: Array, norm: Array) -> tuple[Array, Array]:
+    """p (e^tau - 1) and p e^tau: how far a weight of the backward pass can be off, and how large it can
+    be."""
+    tau = np.minimum(off + norm, EXPONENT_LIMIT)
     return p * np.expm1(tau), p * np.exp(tau)
 
 
 def weight_errors(call: Call, fwd: Forward, errors: Errors, claim: Claim) -> Array:
     """Of w = p keep, before it is rounded for a product. Pairs; 0 where hidden."""
-    off, most = recomputed(fwd.p, errors.off, errors.lse)
+    off, most = recomputed(fwd.p, errors.off, errors.norm)
     error = off + (2 * claim.u_store + 4 * claim.u_acc) * most + claim.eta
     return np.where(call.visible, error * call.keep, 0.0)
 
@@ -206,15 +222,15 @@ def score_gradient_errors(
     most = np.minimum(fwd.p * np.exp(errors.off) / errors.mass, 1.0)
     from_sum = most * (dp_error + (gamma(n, claim.u_reduce) + 2 * u_store + u_acc) * dp) + claim.eta * dp
     from_out = (from_out * np.abs(bwd.dout)).sum(-1, keepdims=True)
-    from_sum = from_sum.sum(-1, keepdims=True) + errors.lse * delta  # weights from lse do not sum to one
+    from_sum = from_sum.sum(-1, keepdims=True) + errors.norm * delta  # the weights may not sum to one
     delta_error = wrong + np.maximum(from_out, from_sum)
     delta_error = delta_error + u_store * (delta + delta_error)
     delta = delta + delta_error
 
     per_step = 2 * u_store + 2 * u_acc  # z and p z stored, or p dp and p delta
-    off, most = recomputed(fwd.p, errors.off, errors.lse)
+    off, most = recomputed(fwd.p, errors.off, errors.norm)
     ds = off * z + most * (dp_error + delta_error + per_step * (dp + delta)) + claim.eta * (1 + dp + delta)
-    off, most = recomputed(fwd.p_sink, errors.sink_off, errors.lse)
+    off, most = recomputed(fwd.p_sink, errors.sink_off, errors.norm)
     ds_sink = off * np.abs(bwd.delta) + most * (delta_error + per_step * delta) + claim.eta * (1 + delta)
     return np.where(call.visible, ds, 0.0), ds_sink
 
@@ -283,6 +299,28 @@ def sum_bounds(call: Call, bwd: Backward, ds: Array, ds_sink: Array, claim: Clai
         reference, error = (x.sum((0, 3)).reshape(-1) for x in (bwd.ds_sink, error))
         bounds["dsinks"] = finish(claim, reference, error)
     return bounds
+
+
+def sizes(oracle: Oracle) -> dict[str, float]:
+    """How large each result is on average if nothing in it cancels: what a bound has to be small against.
+
+    0 where an input makes the result 0 whatever is computed from it; 1 for weights and for a log-sum-exp.
+    """
+    call, fwd, bwd = oracle.call, oracle.forward, oracle.backward
+    w = fwd.p * call.keep
+    found = {"out": w @ np.abs(call.v), "lse": np.ones(1), "weights": np.ones(1)}
+    if bwd is not None:
+        dp = np.where(call.visible, np.abs(bwd.dp), 0.0)
+        delta = (fwd.p * dp).sum(-1, keepdims=True)
+        ds = fwd.p * (dp + delta)
+        dx = abs(call.scale) * (ds if fwd.capped is None else ds * (1.0 - fwd.capped**2))
+        found["dq"], found["dk"] = dx @ np.abs(call.k), (dx.mT @ np.abs(call.q)).sum(2)
+        found["dv"] = (w.mT @ np.abs(bwd.dout)).sum(2)
+        if call.bias is not None:
+            found["dbias"] = sum_to(call.axes.rows(ds), call.bias.shape)
+        if call.sinks is not None:
+            found["dsinks"] = (fwd.p_sink * delta).sum((0, 3))
+    return {name: float(size.mean()) if size.size else 0.0 for name, size in found.items()}
 
 
 def without_evidence(oracle: Oracle, claim: Claim, bounds: dict[str, Array]) -> dict[str, Array]:

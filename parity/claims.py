@@ -40,9 +40,11 @@ class Claim:
 
     accumulator_units: error of one addition in roundoffs of accumulate; 2 for tensor cores that truncate.
     function_units: error of exp, tanh, erf in the same units. dp: the dtype of dout.v, if not store.
-    reduce: the dtype in which the softmax VJP, dbias and dsinks are summed, if not accumulate.
-    query_block: dk and dv are added up in io over blocks of so many queries; 0: they are not.
-    one_pass: the variance is E[x^2] - E[x]^2, or the gradient is formed from x rather than x - mean(x).
+    reduce: the dtype in which the softmax VJP, dbias and dsinks are summed, if not accumulate. query_block:
+    dk and dv are added up in io over blocks of so many queries; 0: they are not. online: the softmax may be
+    made of running maxima and of exp2, and the backward pass makes the weights again from the rounded lse;
+    else scores are subtracted from their maximum and the weights kept. one_pass: the variance is E[x^2] -
+    E[x]^2, or the gradient is formed from x rather than x - mean(x).
     """
 
     io: str
@@ -54,6 +56,7 @@ class Claim:
     dp: str = ""
     reduce: str = ""
     query_block: int = 0
+    online: bool = True
     one_pass: bool = False
 
     def u(self, dtype: str) -> float:
@@ -114,31 +117,38 @@ def strict(io: str, operand: str = "", **differs) -> Claim:
     return Claim(io, wide, operand or io, wide, **differs)
 
 
+def naive(io: str, **differs) -> Claim:
+    """Every intermediate in the dtype of the inputs, sums in float32."""
+    return Claim(io, io, io, "float32", online=False, **differs)
+
+
 CLAIMS = {
     "float64": strict("float64"),
     "float32": strict("float32"),
     "bfloat16": strict("bfloat16"),
     "float16": strict("float16"),
-    # only inputs and outputs are half: weights stay float32 into the product with v
-    "bfloat16-upcast": strict("bfloat16", operand="float32"),
-    "float16-upcast": strict("float16", operand="float32"),
+    # the formula as it is written, softmax in one piece; half-precision inputs are float32 from end to end
+    "float64-direct": strict("float64", online=False),
+    "float32-direct": strict("float32", online=False),
+    "bfloat16-direct": strict("bfloat16", operand="float32", online=False),
+    "float16-direct": strict("float16", operand="float32", online=False),
     # float32 asked for less by name; a tensor core's accumulator truncates
     "tf32": strict("float32", operand="tensorfloat32", accumulator_units=2.0),
     "float32-in-bfloat16": strict("float32", operand="bfloat16", accumulator_units=2.0),
     # softmax in float32 whatever comes in: jax.nn.dot_product_attention
-    "float64-as-float32": Claim("float64", "float32", "float32", "float32"),
+    "float64-as-float32": Claim("float64", "float32", "float32", "float32", online=False),
     # dout.v comes out of its product in the dtype of the inputs: jax.nn.dot_product_attention
-    "bfloat16-jax": strict("bfloat16", dp="bfloat16"),
-    "float16-jax": strict("float16", dp="float16"),
+    "bfloat16-jax": strict("bfloat16", dp="bfloat16", online=False),
+    "float16-jax": strict("float16", dp="float16", online=False),
     # an exp of relative error 1e-4, dk and dv added up in the dtype of the inputs: torch's CPU flash kernel
     "bfloat16-cpuflash": strict("bfloat16", query_block=32, function_units=2048.0),
     "float16-cpuflash": strict("float16", query_block=32, function_units=2048.0),
-    # every intermediate in the dtype of the inputs: attention written out without upcasting
-    "bfloat16-naive": Claim("bfloat16", "bfloat16", "bfloat16", "float32"),
-    "float16-naive": Claim("float16", "float16", "float16", "float32"),
+    # attention written out without upcasting
+    "bfloat16-naive": naive("bfloat16"),
+    "float16-naive": naive("float16"),
     # the softmax VJP summed there too: flax
-    "bfloat16-flax": Claim("bfloat16", "bfloat16", "bfloat16", "float32", reduce="bfloat16"),
-    "float16-flax": Claim("float16", "float16", "float16", "float32", reduce="float16"),
+    "bfloat16-flax": naive("bfloat16", reduce="bfloat16"),
+    "float16-flax": naive("float16", reduce="float16"),
 }
 # normalisation by E[x^2] - E[x]^2
 ONE_PASS = ("float64", "float32", "bfloat16", "float16")

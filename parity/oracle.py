@@ -118,12 +118,14 @@ class Call:
 @dataclass(frozen=True)
 class Forward:
     """Pairs (B, H, G, Tq, Tk): product q.k, capped tanh(scale q.k / softcap), scores (-inf where hidden), p
-    their softmax. Rows (B, H, G, Tq, 1): peak the largest score, lse, p_sink. out (B, H, G, Tq, Dv)."""
+    their softmax. Rows (B, H, G, Tq, 1): peak the largest score, mass = sum exp(s - peak), lse, p_sink.
+    out (B, H, G, Tq, Dv)."""
 
     product: Array
     capped: Array | None
     scores: Array
     peak: Array
+    mass: Array
     lse: Array
     p: Array
     p_sink: Array
@@ -252,11 +254,11 @@ def forward(call: Call, arithmetic) -> Forward:
     mass = np.where(mass == 0.0, 1.0, mass)
     p = a.stored(a.computed(e / mass))
     out = a.output(a.computed(a.matmul(a.operand(p * call.keep), call.v)))
-    return Forward(product, capped, scores, peak, lse, p, e_sink / mass, out)
+    return Forward(product, capped, scores, peak, mass, lse, p, e_sink / mass, out)
 
 
 def backward(call: Call, fwd: Forward, dout: Array, arithmetic) -> Backward:
-    """The vector-Jacobian product with dout, from p computed once more, as kernels that keep only lse do.
+    """The vector-Jacobian product with dout, from p computed once more, as kernels that do not keep it do.
 
     dp = keep (dout v^T), delta = sum_j p dp = dout.out, ds = p (dp - delta), for the sink -p_sink delta;
     dx = ds (1 - tanh^2); dq = scale dx k, dk = scale dx^T q, dv = (p keep)^T dout.
@@ -264,8 +266,7 @@ def backward(call: Call, fwd: Forward, dout: Array, arithmetic) -> Backward:
     """
     a = arithmetic
     _, capped, scores = pair_scores(call, a)
-    lse = np.where(fwd.lse == NEG_INF, 0.0, fwd.lse)
-    p = a.stored(a.function(np.exp(a.computed(scores) - a.computed(lse))))
+    p = a.stored(a.function(np.exp(a.computed(scores) - a.computed(fwd.peak))) / fwd.mass)
     dp = a.stored(a.computed(a.matmul(dout, call.v.mT) * call.keep))
     delta = a.stored(a.total(dout * fwd.out, -1))
     ds = a.stored(a.computed(p * a.stored(dp - delta)))

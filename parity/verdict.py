@@ -1,9 +1,9 @@
 """The judgement: a tensor, the oracle's value of it, and its bound.
 
-A tensor fails iff it has another shape, or an element of it is farther from the oracle than its bound, or
-is NaN or Inf where the oracle is not, or the reverse. An element whose bound is infinite proves nothing. A
-tensor most of whose bounds exceed a quarter of its own spread proves nothing either: no evidence, which is
-never a pass.
+A tensor fails iff it has another shape, or an element of it is farther from the oracle than its bound, or is
+NaN or Inf where the oracle is not, or the reverse. A bound that is infinite proves nothing, and one above a
+quarter of the size of what it bounds hardly more: a tensor most of whose bounds are such gives no evidence,
+which is never a pass.
 """
 
 import math
@@ -15,7 +15,7 @@ from parity.oracle import Array
 
 PASSED, FAILED, NO_EVIDENCE = "passed", "failed", "no_evidence"
 SLACK = 1e-6  # relative, for the float64 arithmetic of oracle, bound and judgement
-VACUOUS = 0.25  # a bound beyond this part of the tensor's spread tells no right value from a wrong one
+VACUOUS = 0.25  # a bound above this part of the size of what it bounds is no evidence
 MAJORITY = 0.5
 
 
@@ -77,15 +77,19 @@ class Verdict:
         return {"status": self.status, "warn": self.warn, "tensors": tensors}
 
 
-def judge(name: str, got, reference: Array, bound: Array, warn_above: float = math.inf) -> Judgement:
+def judge(
+    name: str, got, reference, bound, size: float | None = None, warn_above: float = math.inf
+) -> Judgement:
     """Judge one tensor. got: real numbers of any dtype; reference, bound: float64 of the same shape.
 
-    warn_above: the share of the bound from which a pass carries a warning.
+    size: how large the elements are if nothing cancels (parity.bounds.sizes), 0 if they can only be 0; by
+    default the standard deviation of reference. warn_above: the share of the bound above which to warn.
     """
     got, reference = np.asarray(got, np.float64), np.asarray(reference, np.float64)
     if got.shape != reference.shape:
         return Judgement(name, FAILED, f"shape {got.shape}, wanted {reference.shape}", max_share=math.inf)
     bound = np.broadcast_to(np.where(np.isnan(bound), np.inf, bound), reference.shape)
+    size = spread(reference) if size is None else size
     if reference.size == 0:
         return Judgement(name, PASSED, "no elements")
     same = (got == reference) | (np.isnan(got) & np.isnan(reference))
@@ -96,7 +100,7 @@ def judge(name: str, got, reference: Array, bound: Array, warn_above: float = ma
         share = np.where(same, 0.0, np.where(finite & wanted, error / bound, np.inf))
         relative = np.where(error > 0.0, error / np.abs(reference), 0.0)
     share = np.where(proves, share, 0.0)
-    vacuous = float(np.mean(~proves | (bound > VACUOUS * spread(reference))))
+    vacuous = float(np.mean(~proves | (bound > VACUOUS * size if size > 0.0 else False)))
     worst = np.unravel_index(int(np.argmax(share)), share.shape)
     max_share = float(share[worst])
     status = FAILED if max_share > 1.0 + SLACK else NO_EVIDENCE if vacuous > MAJORITY else PASSED
@@ -128,9 +132,13 @@ def spread(reference: Array) -> float:
     return deviation if deviation > 0.0 else float(np.abs(values).max(initial=0.0))
 
 
-def judge_all(results: dict, references, bounds: dict, warn_above: float = math.inf) -> Verdict:
+def judge_all(results: dict, references, bounds: dict, sizes=None, warn_above: float = math.inf) -> Verdict:
     """Judge every tensor of results, by name. references: a dict, or an object such as
     parity.oracle.Oracle."""
-    read = references.__getitem__ if isinstance(references, dict) else lambda name: getattr(references, name)
-    judged = (judge(name, got, read(name), bounds[name], warn_above) for name, got in results.items())
+    references = references if isinstance(references, dict) else vars(references)
+    sizes = {} if sizes is None else sizes
+    judged = (
+        judge(name, got, references[name], bounds[name], sizes.get(name), warn_above)
+        for name, got in results.items()
+    )
     return Verdict(tuple(judged))
