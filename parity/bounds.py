@@ -103,21 +103,17 @@ def score_errors(call: Call, fwd: Forward, claim: Claim) -> tuple[Array, Array]:
     per_product = gamma(call.q.shape[-1], u_acc) + 2 * claim.u_input + 2 * max(u_store, u_acc)
     scaled = np.abs(call.scale * fwd.product)
     error = c * per_product * (np.abs(call.q) @ np.abs(call.k).mT) + (4 * u_acc + 2 * u_store) * scaled
-    slope = np.zeros(1)
+    slope, tanh = np.zeros(1), np.zeros(1)
     if call.softcap is not None and fwd.capped is not None:
         tanh, off, x = np.abs(fwd.capped), error / abs(call.softcap), scaled / abs(call.softcap)
-        steepest = (
-            1.0 / np.cosh(np.clip(x - off, 0.0, 300.0)) ** 2
-        )  # the derivative of tanh, within the error
+        steepest = 1.0 / np.cosh(np.clip(x - off, 0.0, 300.0)) ** 2  # derivative of tanh, within the error
         tanh_off = steepest * off + (claim.u_function + u_acc + 3 * u_store) * tanh
         error = abs(call.softcap) * tanh_off
         slope = np.minimum((2 * tanh + tanh_off) * tanh_off + 3 * (u_acc + u_store), 1.0)
     if call.bias is not None:
-        before = scaled if fwd.capped is None else abs(call.softcap or 0.0) * np.abs(fwd.capped)
+        before = scaled if call.softcap is None else abs(call.softcap) * tanh
         rounding = (u_acc + u_store) * np.abs(np.where(call.visible, fwd.scores, 0.0))
-        absorbed = (
-            before if u_store <= u_acc else 3 * before
-        )  # the nearest number is no farther than the bias
+        absorbed = before if u_store <= u_acc else 3 * before  # the nearest number is as near as the bias
         error = error + np.minimum(rounding, absorbed)
     return error, slope
 
@@ -125,8 +121,8 @@ def score_errors(call: Call, fwd: Forward, claim: Claim) -> tuple[Array, Array]:
 def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
     """From the errors of the scores to those of the output.
 
-    Subtracting the maximum m costs 3u(|s| + |m|): running maxima only rise, so their differences telescope.
-    A row sums Tk weights and, online, rescales twice (sum and output) for every tile of 16 keys.
+    Subtracting the maximum m costs u|s - m|. Online, 3u(|s| + |m|): running maxima only rise, so that their
+    differences telescope, but exp2 scales each term; and the sum and the output are rescaled every 16 keys.
     """
     u_acc, u_store = claim.u_acc, claim.u_store
     peak = np.abs(fwd.peak)
@@ -146,9 +142,9 @@ def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
         for x, y in ((-off, -sink_off), (off, sink_off))
     )
     n = row_roundings(call)
-    row = gamma(n, u_acc) + (
-        n / 16 * 4 * u_acc if claim.online else 0.0
-    )  # the sum; factors exp(old - new maximum)
+    row = gamma(n, u_acc)
+    if claim.online:
+        row = row + n / 16 * 4 * u_acc  # the factors exp(old maximum - new one)
     log = np.where(empty, 0.0, np.abs(fwd.lse - fwd.peak))
     norm = np.maximum(np.log(high), -np.log(low)) + row + n * claim.eta
     lse = norm + 4 * u_acc * (peak + log + 1)
