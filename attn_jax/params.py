@@ -53,7 +53,7 @@ def from_tree(module, tree):
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
     for p, value in new:
-        p[...] = jax.device_put(value, p[...].sharding)
+        p.set_value(jax.device_put(value, p.get_value().sharding))  # an abstract parameter has a sharding too
 
 
 def _tree(module):

@@ -1,0 +1,241 @@
+"""What is done with blocks: parts hooked and replaced, copies, training, compilation and the transforms."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from blocks import (
+    block_module,
+    drawn,
+    leaves,
+    native_tree,
+    part_by,
+    random_tree,
+    run_block,
+)
+from frameworks import both_frameworks, to_native, to_numpy
+
+C, HEADS = 12, 3
+TREE, X, DOUT = random_tree(C), drawn(2, 5, C), drawn(2, 5, C, seed=2)
+
+
+@both_frameworks
+def test_projections_are_called_as_modules_and_can_be_replaced(framework):
+    """As LoRA does it: the linear map stays, something is added to what it gives."""
+    block = block_module(framework, HEADS, TREE)
+    x = to_native(framework, X)
+    called = []
+
+    def wrapped(name, inner):
+        def run(x):
+            called.append(name)
+            return inner(x)
+
+        return run
+
+    for owner, name in (
+        (block.attn, "c_attn"),
+        (block.attn, "c_proj"),
+        (block.mlp, "c_fc"),
+        (block.mlp, "c_proj"),
+    ):
+        replace(framework, owner, name, wrapped(name, getattr(owner, name)))
+    import jax
+
+    jax.eval_shape(block, x) if framework == "jax" else block(x)
+    assert called == ["c_attn", "c_proj", "c_fc", "c_proj"]
+
+
+def replace(framework, owner, name, function):
+    """Put a module that calls function in place of owner's submodule."""
+    if framework == "torch":
+        import torch
+
+        class Calls(torch.nn.Module):
+            def forward(self, x):
+                return function(x)
+    else:
+        from flax import nnx
+
+        class Calls(nnx.Module):
+            def __call__(self, x):
+                return function(x)
+
+    setattr(owner, name, Calls())
+
+
+def test_torch_modules_have_the_names_that_checkpoints_use_and_can_be_copied():
+    import torch
+
+    from attn_torch.block import Block
+
+    block = Block(C, HEADS)
+    parts = ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    assert list(block.state_dict()) == [f"{p}.{leaf}" for p in parts for leaf in ("weight", "bias")]
+    assert isinstance(block.ln_1, torch.nn.LayerNorm)
+    x = torch.from_numpy(X).float()
+    other = Block(C, HEADS)
+    other.load_state_dict(block.state_dict())
+    for twin in (copy.deepcopy(block), pickle.loads(pickle.dumps(block)), other):
+        assert torch.equal(twin(x), block(x))
+
+
+def test_torch_hooks_fire():
+    from attn_torch.block import Block
+
+    block, fired = Block(C, HEADS), []
+    for name, module in block.named_modules():
+        module.register_forward_hook(lambda *_, name=name: fired.append(name))
+    block(to_native("torch", X, "float32"))
+    assert fired == [
+        *("ln_1", "attn.c_attn", "attn.c_proj", "attn"),
+        *("ln_2", "mlp.c_fc", "mlp.c_proj", "mlp", ""),
+    ]
+
+
+def test_flax_modules_can_be_split_jitted_and_copied():
+    from flax import nnx
+
+    from attn_jax.block import Block
+
+    block, x = Block(C, HEADS), to_native("jax", X, "float32")
+    paths = {".".join(path) for path, _ in nnx.to_flat_state(nnx.state(block))}
+    parts = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert paths == {f"{p}.{leaf}" for p in parts for leaf in ("kernel", "bias")} | {
+        f"{p}.{leaf}" for p in ("ln_1", "ln_2") for leaf in ("weight", "bias")
+    }
+    run = nnx.jit(lambda block, x: block(x))
+    y = run(block, x)
+    for twin in (nnx.merge(*nnx.split(block)), nnx.clone(block), copy.deepcopy(block)):
+        np.testing.assert_array_equal(run(twin, x), y)
+
+
+def test_flax_trains():
+    import jax
+    from flax import nnx
+
+    from attn_jax.block import Block
+
+    block, x, target = Block(C, HEADS), *(to_native("jax", t, "float32") for t in (X, DOUT))
+
+    @nnx.jit
+    def step(block):
+        loss, gradients = nnx.value_and_grad(lambda block: ((block(x) - target) ** 2).mean())(block)
+        nnx.update(block, jax.tree.map(lambda p, g: p - 0.1 * g, nnx.state(block), gradients))
+        return loss
+
+    assert float(step(block)) > float(step(block))
+
+
+def test_torch_trains():
+    import torch
+
+    from attn_torch.block import Block
+
+    torch.manual_seed(0)
+    block, x, target = Block(C, HEADS), *(to_native("torch", t, "float32") for t in (X, DOUT))
+    optimizer, losses = torch.optim.SGD(block.parameters(), lr=0.1), []
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses.append(((block(x) - target) ** 2).mean())
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[0] > losses[1]
+    assert all((p.grad != 0).any() for p in block.parameters())
+
+
+def test_flax_modules_draw_from_rngs():
+    from flax import nnx
+
+    from attn_jax.block import Block
+
+    first, same, other = (Block(C, HEADS, rngs=rngs) for rngs in (None, nnx.Rngs(0), nnx.Rngs(1)))
+    kernels = [np.asarray(b.mlp.c_fc.kernel[...]) for b in (first, same, other)]
+    assert np.array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(kernels[0], kernels[2])
+
+
+def test_torch_compiles_without_a_graph_break():
+    import torch
+
+    from attn_torch.block import Block, block, init_block
+
+    module, params, x = Block(C, HEADS), init_block(0, C), torch.from_numpy(X).float()
+    for f, want in ((module, module(x)), (lambda x: block(params, x, HEADS), block(params, x, HEADS))):
+        got = torch.compile(f, fullgraph=True, backend="aot_eager")(x)
+        assert part_by(to_numpy(got), to_numpy(want)) < 1e-5
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+)  # torch's jvp calls it
+def test_torch_func():
+    import torch
+
+    from attn_torch.block import block
+
+    params, x = native_tree("torch", TREE), torch.from_numpy(X)
+
+    def run(params, x):
+        return block(params, x, HEADS)
+
+    one_by_one = torch.func.vmap(run, in_dims=(None, 0))(params, x)
+    assert part_by(to_numpy(one_by_one), to_numpy(run(params, x))) < 1e-13
+    per_row = torch.func.vmap(torch.func.grad(lambda p, x: run(p, x).sum()), in_dims=(None, 0))(params, x)
+    whole = torch.func.grad(lambda p, x: run(p, x).sum())(params, x)
+    for path, g in leaves(whole).items():
+        assert part_by(to_numpy(leaves(per_row)[path].sum(0)), to_numpy(g)) < 1e-12
+    _, tangent = torch.func.jvp(lambda x: run(params, x), (x,), (torch.from_numpy(DOUT),))
+    dx = torch.func.vjp(lambda x: run(params, x), x)[1](x)[0]
+    assert abs((tangent * x).sum() / (dx * torch.from_numpy(DOUT)).sum() - 1) < 1e-12
+    assert torch.autograd.gradcheck(lambda x: run(params, x), x[:1, :2].clone().requires_grad_())
+
+
+def test_jax_transforms():
+    import jax
+
+    from attn_jax.block import block
+
+    params, x, t = native_tree("jax", TREE), to_native("jax", X), to_native("jax", DOUT)
+
+    def run(x):
+        return block(params, x, HEADS)
+
+    @jax.jit
+    def transformed(x, t):
+        y, tangent = jax.jvp(run, (x,), (t,))
+        (dx,) = jax.vjp(jax.checkpoint(jax.vmap(run)), x)[1](y)
+        return y, tangent, dx
+
+    y, tangent, dx = map(np.asarray, transformed(x, t))
+    assert part_by(y, run_block(("torch", "function"), TREE, X, HEADS)) < 1e-13
+    assert abs((tangent * y).sum() / (dx * DOUT).sum() - 1) < 1e-12
+
+
+def test_jax_products_ask_for_full_float32_on_every_device():
+    import jax
+    from flax import nnx
+
+    from attn_jax.block import Block, block, init_block
+
+    graph, state = nnx.split(nnx.eval_shape(lambda: Block(C, HEADS)))
+    params = jax.eval_shape(lambda key: init_block(key, C), jax.random.key(0))
+    params, x = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, "float32"), (params, X))
+    for program in (
+        jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x))(state, x),
+        jax.make_jaxpr(lambda params, x: block(params, x, HEADS))(params, x),
+    ):
+        precisions = [eqn.params["precision"] for eqn in products(program.jaxpr)]
+        assert len(precisions) == 6  # q k v together, scores, weighted values, and out; then the MLP's two
+        assert all(p == (jax.lax.Precision.HIGHEST,) * 2 for p in precisions)
+
+
+def products(jaxpr):
+    """Every dot_general of a program and of the programs within it."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            yield eqn
+        for inner in eqn.params.values():
+            if hasattr(inner, "jaxpr"):
+                yield from products(inner.jaxpr)
