@@ -1,0 +1,79 @@
+"""python -m benchmarks run | compare. Exit code 0; 1 if a check failed or a rate is above the roof; 2 for wrong usage."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+RESULTS = Path(__file__).parent / "results"
+
+
+@app.command()
+def run(
+    full: Annotated[
+        bool, typer.Option("--full", help="Every workload, 128 to 32768 positions; an hour or two.")
+    ] = False,
+    variant: Annotated[list[str], typer.Option(help="Only this workload; may be repeated.")] = [],  # noqa: B006
+    length: Annotated[list[int], typer.Option(help="Only this length; may be repeated.")] = [],  # noqa: B006
+    subject: Annotated[list[str], typer.Option(help="Only this contender; may be repeated.")] = [],  # noqa: B006
+    device: Annotated[str, typer.Option(help="cpu, cuda or tpu.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="Of each framework; 0: the cores there are.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of the order of the rounds.")] = 0,
+    budget: Annotated[
+        float, typer.Option(help="Seconds of rounds for each length; at least 4 rounds.")
+    ] = 0.0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the result; default: benchmarks/results/<date-kind>.")
+    ] = None,
+):
+    """Check, weigh and time; print the tables; write JSON, Markdown, HTML and plots."""
+    from rich.console import Console
+
+    from benchmarks import cells, contenders, report, timing
+    from parity import devices
+
+    plan = cells.full() if full else cells.quick()
+    plan = [c for c in plan if (not variant or c.variant in variant) and (not length or c.T in length)]
+    names = subject or [name for name in contenders.everyone() if name not in contenders.NOT_TIMED]
+    if unknown := set(names) - set(contenders.everyone()):
+        raise typer.BadParameter(
+            f"no contender {', '.join(sorted(unknown))}; there are: {', '.join(contenders.everyone())}"
+        )
+    if not plan:
+        raise typer.BadParameter("no cell is left to measure")
+    if device not in devices.KINDS:
+        raise typer.BadParameter(f"device: got {device}, wanted one of {', '.join(devices.KINDS)}")
+    kind = "full" if full else "quick"
+    name = f"{datetime.now():%Y-%m-%d-%H%M}-{kind}-{device}"
+    record = timing.measure(
+        name, plan, names, device, threads or devices.cores(), seed, budget or (60.0 if full else 8.0)
+    )
+    console = Console()
+    report.to_terminal(record, console)
+    written = report.write(record, out or RESULTS / name)
+    console.print(
+        f"\n{len(written)} files in {written[0].parent.name}/: {', '.join(path.name for path in written)}"
+    )
+    raise typer.Exit(1 if report.problems(record) else 0)
+
+
+@app.command()
+def compare(a: Path, b: Path):
+    """Set two runs side by side: folders or record.json files. Exit code 1 if one of them holds a failure."""
+    from rich.console import Console
+
+    from benchmarks import comparison, report
+
+    try:
+        records = [report.read(path) for path in (a, b)]
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from error
+    for table in comparison.tables(*records):
+        Console().print(report.rich_table(table), "")
+    raise typer.Exit(1 if any(map(report.problems, records)) else 0)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m benchmarks")

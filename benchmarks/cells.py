@@ -1,0 +1,139 @@
+"""What is measured, as data. Imports no framework.
+
+Axes: B batch, H query heads, H_kv key-value heads, T positions, D head size, C = H * D channels.
+A cell is one workload at one length in one dtype; a grid is the list of cells of a run.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from parity.cases import Case
+
+HEADS, HEAD_DIM = 12, 64  # GPT-2 small
+WINDOW = 256
+VARIANTS = {
+    "causal": "every query reads its own position and all before it",
+    "full": "every query reads every key",
+    "window": f"causal, and at most {WINDOW} positions back",
+    "padded": "not causal; the second half of the keys is padding (kv_lengths = T / 2)",
+    "grouped": "causal; 12 query heads share 2 key-value heads",
+    "decode": "one query reads a cache of T keys",
+    "block": "a whole pre-norm GPT-2 block, causal, 768 wide",
+}
+ITEMSIZE = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+FORWARD, BOTH = "forward", "forward+backward"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload. variant: a key of VARIANTS. passes: FORWARD or BOTH. weighed: its memory is measured too."""
+
+    variant: str
+    passes: str
+    T: int
+    dtype: str = "float32"
+    B: int = 1
+    H: int = HEADS
+    D: int = HEAD_DIM
+    weighed: bool = False
+
+    @property
+    def H_kv(self) -> int:
+        return 2 if self.variant == "grouped" else self.H
+
+    @property
+    def Tq(self) -> int:
+        return 1 if self.variant == "decode" else self.T
+
+    @property
+    def C(self) -> int:
+        return self.H * self.D
+
+    def at(self, T: int) -> "Cell":
+        """The same workload at another length."""
+        return replace(self, T=T)
+
+    @property
+    def workload(self) -> str:
+        """What grows with T: everything of the cell but its length and batch."""
+        return f"{self.variant}, {self.passes}, {self.dtype}"
+
+    @property
+    def backward(self) -> bool:
+        return self.passes == BOTH
+
+    def case(self) -> Case:
+        """The cell as a case of the catalogue's kind: its shapes and the contract's keywords."""
+        kv_lengths = (self.T // 2,) * self.B if self.variant == "padded" else None
+        return Case(
+            f"bench-{self.variant}-{self.T}",
+            VARIANTS[self.variant],
+            q=(self.B, self.H, self.Tq, self.D),
+            kv=(self.B, self.H_kv, self.T, self.D),
+            v_dim=self.D,
+            causal=self.variant in ("causal", "window", "grouped", "block"),
+            window=(WINDOW, 0) if self.variant == "window" else None,
+            kv_lengths=kv_lengths,
+        )
+
+    def pairs(self) -> int:
+        """Visible (query, key) pairs of one head of one sequence, counted exactly."""
+        from attn_torch.schedule import (
+            visible_pairs,
+        )  # here, so that a process that only runs jax never imports torch
+
+        case = self.case()
+        kv_length = case.kv_lengths and case.kv_lengths[0]
+        return visible_pairs(self.Tq, self.T, case.causal, case.window, kv_length=kv_length)
+
+    def flops(self, pairs: int | None = None) -> int:
+        """Useful floating-point operations: those of the matrix products, none counted twice.
+
+        Forward 2 products over the pairs (q k^T, w v), backward 4 more (dw, dv, dq, dk). Scores that a backward
+        pass recomputes are not counted: papers on flash attention count them, 3.5 times the forward pass
+        where this says 3. A block adds its four projections, 24 C^2 a position (12 multiply-adds: 3 + 1 + 4 + 4).
+        pairs: another count in place of the visible ones.
+        """
+        pairs = self.pairs() if pairs is None else pairs
+        forward = 4 * self.B * self.H * pairs * self.D
+        if self.variant == "block":
+            forward += 24 * self.B * self.T * self.C**2
+        return 3 * forward if self.backward else forward
+
+    def dense_flops(self) -> int:
+        """The same, as if every query read every key."""
+        return self.flops(self.Tq * self.T)
+
+    def cache_bytes(self) -> int:
+        """Bytes of k and v: what a decoding step cannot avoid reading."""
+        return 2 * self.B * self.H_kv * self.T * self.D * ITEMSIZE[self.dtype]
+
+    def result_bytes(self) -> int:
+        """Bytes of the outputs, and of the gradients of q, k, v: memory that every implementation must return."""
+        q, kv = (self.B * h * t * self.D for h, t in ((self.H, self.Tq), (2 * self.H_kv, self.T)))
+        return (q + (q + kv if self.backward else 0)) * ITEMSIZE[self.dtype]
+
+
+def quick() -> Iterator[Cell]:
+    """Minutes on two cores: causal attention in float32."""
+    for T, passes in itertools.product((256, 512, 1024, 2048), (FORWARD, BOTH)):
+        yield Cell("causal", passes, T, B=1, weighed=passes == BOTH and T in (512, 2048))
+
+
+def full() -> Iterator[Cell]:
+    """Every workload over the lengths where it says something; two sequences a batch where that is not long."""
+    lengths = [2**n for n in range(7, 16)]  # 128 .. 32768
+    some = [512, 1024, 2048, 4096, 8192]
+
+    def cell(variant, passes, T, dtype="float32", weighed=False):
+        return Cell(variant, passes, T, dtype, B=2 if T <= 2048 else 1, weighed=weighed)
+
+    for variant in ("causal", "full", "window", "padded", "grouped"):
+        for passes, T in itertools.product((FORWARD, BOTH), lengths if variant == "causal" else some):
+            yield cell(variant, passes, T, weighed=variant in ("causal", "window"))
+    for passes, T in itertools.product((FORWARD, BOTH), some[:-1]):
+        yield cell("causal", passes, T, "bfloat16")
+        yield cell("block", passes, T, weighed=True)
+    for dtype, T in itertools.product(("float32", "bfloat16"), lengths[3:]):
+        yield cell("decode", FORWARD, T, dtype)

@@ -1,0 +1,178 @@
+"""The run: cells in groups whose times will be compared, and in each round one visit to every contender.
+
+A round visits all contenders of a group, of both frameworks, in a random order; the next round in the reverse
+of it (A B C, C B A): what drifts slowly falls on all alike. The parent asks, one worker computes, the other
+waits.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+
+import psutil
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import contenders, environment, memory, roofline
+from benchmarks.cells import Cell
+from benchmarks.worker import Died, Session, fix_threads
+
+SCHEMA = 1  # of the record
+FEWEST, MOST = 4, 20  # rounds
+LONG = 20.0  # seconds: a call expected to take longer, and three times the fastest's, is left out
+ROOM = 0.6  # of the free memory: a call expected to take more is left out
+
+
+def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Cells to be interleaved: one direction, dtype and length; attention's variants together. Short first."""
+
+    def key(cell):
+        return (cell.variant == "block", cell.variant == "decode", cell.dtype, cell.passes, cell.T)
+
+    return [list(together) for _, together in itertools.groupby(sorted(cells, key=key), key)]
+
+
+def orders(n: int, rounds: int, seed: int) -> Iterator[list[int]]:
+    """One order of n contenders for each round: a random one, its reverse, another random one, ..."""
+    rng = random.Random(seed)
+    for _ in range(0, rounds, 2):
+        order = rng.sample(range(n), n)
+        yield order
+        yield order[::-1]
+
+
+def rounds_for(warm_s: list[float], budget_s: float) -> int:
+    """As many rounds as the budget holds, within FEWEST and MOST, and even: each order has its reverse."""
+    rounds = int(budget_s / max(sum(warm_s), 1e-9))
+    return max(FEWEST, min(MOST, rounds // 2 * 2))
+
+
+def measure(
+    name: str, cells: list[Cell], names: list[str], device: str, threads: int, seed: int, budget_s: float
+):
+    """The record of a run (see tables.py). budget_s: seconds of rounds a group. Progress goes to stderr."""
+    fix_threads(threads)
+    surroundings = environment.describe(device, threads, seed)
+    plan = groups(cells)
+    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("starting the workers", total=len(plan))
+        run = Run(names, device, threads, seed, lambda text: bar.update(task, description=text))
+        for group in plan:
+            run.group(group, budget_s)
+            bar.advance(task)
+        run.close()
+    record = {"schema": SCHEMA, "name": name, "environment": surroundings, "frameworks": run.frameworks}
+    return record | {"roofs": run.roofs, "rows": run.rows}
+
+
+class Run:
+    """The workers of one run and what has been measured. rows: one dict for each cell and contender."""
+
+    def __init__(self, names: list[str], device: str, threads: int, seed: int, say: Callable[[str], None]):
+        self.names, self.device, self.threads, self.seed, self.say = names, device, threads, seed, say
+        frameworks = sorted({contenders.everyone()[name].framework for name in names}, reverse=True)
+        self.sessions = {framework: Session(framework, device, threads) for framework in frameworks}
+        self.frameworks = {name: session.ask("describe") for name, session in self.sessions.items()}
+        self.rows: list[dict] = []
+        self.roofs: list[dict] = []
+        self.history: dict[tuple[str, str], dict] = {}  # (workload, contender) -> its last row that ran
+
+    def close(self):
+        for session in self.sessions.values():
+            session.close()
+
+    def group(self, cells: list[Cell], budget_s: float):
+        """Check, time and weigh every contender of these cells."""
+        where = f"{cells[0].passes}, {cells[0].dtype}, T = {cells[0].T}"
+        rows = [
+            (cell, self.row(cell, name))
+            for cell in cells
+            for name in self.names
+            if contenders.fits(cell, name)
+        ]
+        for cell, row in rows:
+            self.say(f"{where}: checking {row['subject']}, {cell.variant}")
+            row |= self.prepare(cell, row)
+        ready = [(cell, row) for cell, row in rows if row["status"] == "ready"]
+        self.say(f"{where}: what the machine can do")
+        self.roofs += roofline.probe(self.sessions, cells[0], self.device)
+        rounds = rounds_for([row["warm_s"] for _, row in ready], budget_s)
+        for number, order in enumerate(orders(len(ready), rounds, self.seed), 1):
+            self.say(f"{where}: timing, round {number} of {rounds}")
+            self.visit([ready[n] for n in order])
+        for session in self.sessions.values():
+            session.clear()
+        self.say(f"{where}: memory, each in a process of its own")
+        self.weigh([(cell, row) for cell, row in ready if cell.weighed])
+        self.rows += [row for _, row in rows]
+
+    def row(self, cell: Cell, name: str) -> dict:
+        """What is known of a cell and contender beforehand."""
+        return {
+            "cell": asdict(cell),
+            "workload": cell.workload,
+            "subject": name,
+            "framework": contenders.everyone()[name].framework,
+            "pairs": cell.pairs(),
+            "flops": cell.flops(),
+            "dense_flops": cell.dense_flops(),
+            "cache_bytes": cell.cache_bytes(),
+            "samples": [],
+        }
+
+    def prepare(self, cell: Cell, row: dict) -> dict:
+        """What the worker saw. A contender that is not expected to fit is not started."""
+        name, session = row["subject"], self.sessions[row["framework"]]
+        if reason := self.refused(cell, name):
+            return {"status": "left out", "reason": reason}
+        try:
+            seen = session.prepare(cell, name)
+        except Died as error:
+            session.restart()
+            seen = {"status": "failed", "reason": str(error)}
+        except RuntimeError as error:
+            seen = {"status": "failed", "reason": str(error)}
+        if seen["status"] == "ready":
+            self.history[cell.workload, name] = row | seen
+        return seen
+
+    def refused(self, cell: Cell, name: str) -> str | None:
+        """Why not to try: beyond its last length, time and memory are taken to grow with T squared."""
+
+        def expected(name, what):
+            last = self.history.get((cell.workload, name))
+            return last and last[what] * (cell.T / last["cell"]["T"]) ** 2 * cell.B / last["cell"]["B"]
+
+        seconds, grown = expected(name, "warm_s"), expected(name, "grown")
+        fastest = min(filter(None, (expected(other, "warm_s") for other in self.names)), default=0.0)
+        if seconds and seconds > max(LONG, 3 * fastest):
+            return f"would take about {seconds:.0f} s a call"
+        if grown and grown > ROOM * psutil.virtual_memory().available:
+            return f"would take about {grown / 2**30:.0f} GiB"
+        return None
+
+    def visit(self, rows: list[tuple[Cell, dict]]):
+        """One round: a sample, in seconds a call, for each row."""
+        for cell, row in rows:
+            session = self.sessions[row["framework"]]
+            row["samples"].append(session.ask("time", cell, row["subject"], row["warm_s"]))
+
+    def weigh(self, rows: list[tuple[Cell, dict]]):
+        """Peak memory; as many processes at once as there are threads, where all of them fit."""
+        free = ROOM * psutil.virtual_memory().available
+        together = self.threads if sum(row["grown"] for _, row in rows) < free else 1
+        with ThreadPoolExecutor(together) as pool:
+            jobs = [
+                (
+                    row,
+                    pool.submit(
+                        memory.measure, row["framework"], self.device, self.threads, cell, row["subject"]
+                    ),
+                )
+                for cell, row in rows
+            ]
+        for row, job in jobs:
+            row["memory"] = job.result()

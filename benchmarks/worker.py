@@ -1,0 +1,167 @@
+"""One process, one framework: it prepares programs and runs them when asked. Session is the parent's end.
+
+Threads are set in the environment before the process begins, hence before anything is imported. A request is
+answered with its result or with the text of what it raised; if the process dies (memory ran out), the parent
+gets Died.
+"""
+
+import gc
+import math
+import multiprocessing
+import os
+import time
+from importlib import import_module
+
+from benchmarks import check, contenders, resident
+from benchmarks.cells import Cell
+from benchmarks.program import Program
+
+SETTLED = 0.02  # seconds: a visit repeats a shorter call until its calls take this long together
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Died(RuntimeError):
+    """The process ended without an answer."""
+
+
+class Session:
+    """A worker process, as the parent sees it: session.ask("prepare", cell, "torch.sdpa")."""
+
+    def __init__(self, framework: str, device: str, threads: int):
+        self.settings = (framework, device, threads)
+        self.prepared: list[tuple[Cell, str]] = []
+        self.start()
+
+    def start(self):
+        self.pipe, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=serve, args=(theirs, *self.settings), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def restart(self):
+        """A new process, which prepares again what the old one had."""
+        self.start()
+        for cell, name in self.prepared:
+            self.ask("prepare", cell, name)
+
+    def ask(self, name: str, *args):
+        """The result of Bench.name(*args) there. Raises Died, or RuntimeError with what was raised there."""
+        try:
+            self.pipe.send((name, args))
+            done, answer = self.pipe.recv()
+        except (EOFError, OSError) as error:
+            self.process.join()
+            raise Died(f"the process ended with exit code {self.process.exitcode}") from error
+        if not done:
+            raise RuntimeError(answer)
+        return answer
+
+    def prepare(self, cell: Cell, name: str) -> dict:
+        seen = self.ask("prepare", cell, name)
+        if seen["status"] == "ready":
+            self.prepared.append((cell, name))
+        return seen
+
+    def clear(self):
+        self.prepared.clear()
+        self.ask("clear")
+
+    def close(self):
+        self.pipe.close()  # the worker's receive fails, and it returns
+        self.process.join()
+
+
+def fix_threads(threads: int):
+    """Fix both frameworks' threads for every process to come, and let them share an accelerator's memory."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC")  # NPROC sizes the pools of XLA's CPU client
+    os.environ |= dict.fromkeys(names, str(threads)) | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def serve(pipe, framework: str, device: str, threads: int):
+    """Answer requests until the parent closes the pipe."""
+    bench = Bench(framework, device, threads)
+    while True:
+        try:
+            name, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, getattr(bench, name)(*args))
+        except Exception as error:  # whatever a contender raises is a finding, to be shown in the report
+            answer = (False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        pipe.send(answer)
+
+
+class Bench:
+    """What a worker can do. Programs are kept until clear()."""
+
+    def __init__(self, framework: str, device: str, threads: int):
+        self.device = device
+        self.on = import_module(f"benchmarks.on_{framework}")
+        self.facts = self.on.start(device, threads)
+        self.programs: dict[tuple[Cell, str], Program] = {}
+
+    def describe(self) -> dict:
+        return self.facts
+
+    def clear(self):
+        self.programs.clear()
+        check.forget()
+        gc.collect()
+
+    def prepare(self, cell: Cell, name: str) -> dict:
+        """Compile, check, run until warm. {"status": "ready", "failed" or "unsupported", ... what was seen}."""
+        if reason := contenders.unable(cell, name, self.device):
+            return {"status": "unsupported", "reason": reason}
+        before = resident.settle()
+        program = self.build(cell, name)
+        started = time.perf_counter()
+        self.on.wait(program.call())
+        seen = {"first_s": time.perf_counter() - started, "compile_s": program.compile_s}
+        seen["grown"] = resident.peak() - before
+        seen |= check.judge(cell, contenders.everyone()[name].claim(cell.dtype), program, self.on)
+        if seen["verdict"] == "failed":
+            return {"status": "failed", **seen}
+        self.programs[cell, name] = program
+        seen["warm_s"] = min(self.sample(program, 1) for _ in range(2))
+        return {"status": "ready", "backend": program.backend(), **seen}
+
+    def build(self, cell: Cell, name: str) -> Program:
+        """The contender's program for this cell, with arrays of its own on the device."""
+
+        def place(x):
+            return self.on.place(x, cell.dtype)
+
+        load = contenders.everyone()[name].load
+        if cell.variant == "block":
+            tree, x, dout = check.made_block(cell)
+            f, parameters = load()(tree, place)
+            leaves, options = (place(x), *parameters), {}
+        else:
+            given = check.made(cell.case(), cell.dtype)
+            f, dout = load(), given.dout
+            leaves = tuple(map(place, (given.q, given.k, given.v)))
+            options = {n: place(x) if hasattr(x, "dtype") else x for n, x in given.options.items()}
+        return self.on.compiled(f, leaves, options, place(dout) if cell.backward else None)
+
+    def time(self, cell: Cell, name: str, warm_s: float) -> float:
+        """Seconds a call, of one visit."""
+        return self.sample(self.programs[cell, name], max(1, math.ceil(SETTLED / warm_s)))
+
+    def sample(self, program: Program, calls: int) -> float:
+        """Mean seconds of so many calls, each waited for. Several begin with one that is not timed."""
+        if calls > 1:
+            self.on.wait(program.call())
+        gc.disable()
+        started = time.perf_counter()
+        for _ in range(calls):
+            self.on.wait(program.call())
+        elapsed = time.perf_counter() - started
+        gc.enable()
+        return elapsed / calls
+
+    def roof(self, kind: str, size: int, dtype: str) -> float:
+        """Seconds of one matmul (size: n) or copy (size: bytes read and written), the fastest of five."""
+        program = getattr(self.on, kind)(size, dtype)
+        self.on.wait(program.call())
+        return min(self.sample(program, 1) for _ in range(5))
