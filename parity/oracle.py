@@ -26,6 +26,14 @@ class Exact:
         """The sum over axis, kept with size 1."""
         return x.sum(axis, keepdims=True)
 
+    def reduced(self, x: Array, axis) -> Array:
+        """The sum over axis, kept with size 1, of a gradient that was broadcast."""
+        return x.sum(axis, keepdims=True)
+
+    def weight_gradient(self, x: Array, dy: Array) -> Array:
+        """x^T dy: (N, C), (N, F) -> (C, F)."""
+        return x.T @ dy
+
     def computed(self, x: Array, roundings: float = 1.0) -> Array:
         """The result of so many elementwise operations in the accumulation dtype."""
         return x
@@ -165,6 +173,13 @@ class Oracle:
     dbias: Array | None = None
     dsinks: Array | None = None
 
+    def vjp(self, dout, arithmetic=EXACT) -> "Oracle":
+        """The same with every gradient, for a cotangent of out's shape."""
+        reads = self.call.visible.any(-1, keepdims=True)
+        dout = np.where(reads, self.call.axes.group_rows(dout), 0.0)
+        bwd = backward(self.call, self.forward, dout, arithmetic)
+        return replace(self, backward=bwd, **gradients(self.call, bwd, arithmetic))
+
 
 def attention(
     q, k, v, dout=None, causal=False, *,
@@ -201,10 +216,7 @@ def attention(
     call = Call(axes, q, k, v, scale, softcap, bias, sinks, visible, keep)
     fwd = forward(call, arithmetic)
     oracle = Oracle(axes.rows(fwd.out), axes.rows(fwd.lse)[..., 0], axes.rows(fwd.p * keep), call, fwd)
-    if dout is None:
-        return oracle
-    bwd = backward(call, fwd, np.where(reads, axes.group_rows(dout), 0.0), arithmetic)
-    return replace(oracle, backward=bwd, **gradients(call, bwd, arithmetic))
+    return oracle if dout is None else oracle.vjp(dout, arithmetic)
 
 
 def positions_visible(axes: Axes, causal, window, q_offset, q_lengths, kv_lengths) -> Array:
@@ -287,7 +299,7 @@ def gradients(call: Call, bwd: Backward, arithmetic) -> dict:
     if call.bias is not None:
         found["dbias"] = a.output(sum_to(axes.rows(bwd.ds), call.bias.shape))
     if call.sinks is not None:
-        found["dsinks"] = a.output(a.total(bwd.ds_sink, (0, 3)).reshape(-1))
+        found["dsinks"] = a.output(a.reduced(bwd.ds_sink, (0, 3)).reshape(-1))
     return found
 
 
