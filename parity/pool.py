@@ -15,15 +15,16 @@ from pathlib import Path
 from parity import devices, worker
 from parity.worker import Answer, Task
 
-START_TIMEOUT = 120.0  # seconds to import a framework
+START = 60.0  # seconds to import a framework, beside the timeout of a task
 SHARE = 30  # tasks that are worth the start of another process of the same kind
 
 
 class Worker:
     """One process for one kind of task: a framework's name, or a plug-in's address."""
 
-    def __init__(self, kind: str):
+    def __init__(self, kind: str, timeout: float):
         self.kind = kind
+        self.timeout = timeout
         self.log = Path(tempfile.mkstemp(prefix="parity-", suffix=".log")[1])
         self.process: BaseProcess | None = None
         self.environment: dict = {}  # what it found when it started
@@ -36,17 +37,17 @@ class Worker:
         self.process = context.Process(target=worker.serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
-        said = self._receive(START_TIMEOUT)
+        said = self._receive(START + self.timeout)
         self.environment, self.absent = (said, "") if isinstance(said, dict) else ({}, said.error)
 
-    def ask(self, task: Task, timeout: float) -> Answer:
+    def ask(self, task: Task) -> Answer:
         """The answer, or one whose error says that the process hung or died; the next task starts another."""
         if self.process is None:
             self.start()
         if self.absent:
             return Answer({}, {}, 0.0, self.absent)
         self.pipe.send(task)
-        return self._receive(timeout)
+        return self._receive(self.timeout)
 
     def _receive(self, timeout: float):
         try:
@@ -82,7 +83,7 @@ class Pool:
 
     def __init__(self, kinds: Iterable[str], timeout: float):
         self.timeout = timeout
-        self.workers = {kind: Worker(kind) for kind in kinds}
+        self.workers = {kind: Worker(kind, timeout) for kind in kinds}
         self.spare: list[Worker] = []
         self.stopping = threading.Event()
 
@@ -123,7 +124,7 @@ class Pool:
                     task = self.todo[kind].popleft()
                 except IndexError:
                     break
-                answers.put((task, mine.ask(task, self.timeout)))
+                answers.put((task, mine.ask(task)))
             mine.stop()
             with self.lock:
                 self.active[kind] -= 1
@@ -144,7 +145,7 @@ class Pool:
 
     def _take(self, kind: str) -> Worker:
         with self.lock:
-            mine = self.workers.pop(kind, None) or Worker(kind)
+            mine = self.workers.pop(kind, None) or Worker(kind, self.timeout)
             self.spare.append(mine)
         return mine
 

@@ -14,8 +14,8 @@ import numpy as np
 from parity import bounds, inputs, oracle, verdict
 from parity.cases import Case
 from parity.pool import Pool
-from parity.subjects import Subject
-from parity.worker import Answer, Task
+from parity.subjects import Subject, plugin
+from parity.worker import Answer, Task, split
 
 STATUSES = ("passed", "diverges", "no_evidence", "unsupported", "failed", "error")
 BROKEN = ("failed", "error")
@@ -23,9 +23,12 @@ BROKEN = ("failed", "error")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run. device: "auto" (all that are found), or a kind. timeout: seconds for one cell."""
+    """What to run. subjects: built in, or addresses of plug-ins. device: "auto" (all there are) or a kind.
 
-    subjects: tuple[Subject, ...]
+    timeout: seconds for one cell. quick_compile: XLA optimises less on a CPU, and takes a third of the time.
+    """
+
+    subjects: tuple[Subject | str, ...]
     cases: tuple[Case, ...]
     dtypes: tuple[str, ...]
     device: str = "auto"
@@ -39,11 +42,15 @@ class NoDevice(Exception):
 
 
 class Run:
-    """One run of a plan: start() finds out what is there, cells() yields a record for each cell."""
+    """One run of a plan: start() finds out what is there, cells() yields a record for each cell.
+
+    environments: process -> what parity.devices found there. absent: process -> why it cannot run.
+    """
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.pool = Pool({subject.framework for subject in plan.subjects}, plan.timeout)
+        self.pool = Pool({process_of(subject) for subject in plan.subjects}, plan.timeout)
+        self.subjects: list[Subject] = []
         self.environments: dict[str, dict] = {}
         self.absent: dict[str, str] = {}
 
@@ -52,51 +59,62 @@ class Run:
         workers = self.pool.start()
         self.environments = {kind: w.environment for kind, w in workers.items() if not w.absent}
         self.absent = {kind: w.absent for kind, w in workers.items() if w.absent}
+        self.subjects = [self._resolve(subject) for subject in self.plan.subjects]
         wanted = self.plan.device
         if wanted != "auto" and not any(self.devices(kind) for kind in self.environments):
             self.pool.stop()
-            found = ", ".join(f"{kind} has {' and '.join(self.kinds(kind))}" for kind in self.environments)
-            raise NoDevice(f"no {wanted} device: {found or 'no framework is installed'}")
+            found = [f"{kind} has {' and '.join(self.kinds(kind))}" for kind in self.environments]
+            raise NoDevice(f"no {wanted} here: {', '.join(found) or 'no framework is installed'}")
 
-    def kinds(self, framework: str) -> list[str]:
-        """The kinds of device that a framework found: "cpu", ..."""
-        return list(dict.fromkeys(d["kind"] for d in self.environments[framework]["devices"]))
+    def _resolve(self, subject: Subject | str) -> Subject:
+        if isinstance(subject, Subject):
+            return subject
+        if subject in self.absent:
+            return Subject(subject, "unknown", broken, {}, process=subject)
+        return plugin.described(subject, self.environments[subject]["subject"])
 
-    def devices(self, framework: str) -> list[str]:
+    def kinds(self, process: str) -> list[str]:
+        """The kinds of device found there: "cpu", ..."""
+        return list(dict.fromkeys(device["kind"] for device in self.environments[process]["devices"]))
+
+    def devices(self, process: str) -> list[str]:
         """Those of them that this run uses."""
-        wanted = self.plan.device
-        return [kind for kind in self.kinds(framework) if wanted in ("auto", kind)]
+        return [kind for kind in self.kinds(process) if self.plan.device in ("auto", kind)]
 
     def cells(self) -> Iterator[dict]:
-        """A record for each cell, the unsupported ones first. Closing the generator stops the workers."""
+        """A record for each cell, those that cannot run first. Closing the generator stops the workers."""
         tasks: dict[str, list[Task]] = {}
-        places = {s.name: self._places(s) for s in self.plan.subjects}
-        for case, dtype, subject in product(self.plan.cases, self.plan.dtypes, self.plan.subjects):
-            for device in places[subject.name]:
-                reason = self._unsupported(subject, case, dtype)
+        named = {subject.process or subject.name: subject for subject in self.subjects}
+        for case, dtype, (name, subject) in product(self.plan.cases, self.plan.dtypes, named.items()):
+            process = process_of(subject)
+            for device in self.devices(process) if process in self.environments else ["none"]:
+                status, reason = self._without_running(subject, case, dtype)
                 if reason:
-                    yield record(subject, case, dtype, device, "unsupported", reason=reason)
-                else:
-                    backward = device not in subject.forward_only
-                    task = Task(
-                        subject.name, case, dtype, device, self.plan.seed, backward, self.plan.quick_compile
-                    )
-                    tasks.setdefault(subject.framework, []).append(task)
-        named = {subject.name: subject for subject in self.plan.subjects}
+                    yield record(subject, case, dtype, device, status, reason=reason)
+                    continue
+                backward = device not in subject.forward_only
+                task = Task(name, case, dtype, device, self.plan.seed, backward, self.plan.quick_compile)
+                tasks.setdefault(process, []).append(task)
         for task, answer in self.pool.run(tasks):
             yield judge(named[task.subject], task, answer)
 
-    def _places(self, subject: Subject) -> list[str]:
-        if subject.framework in self.absent:
-            return ["cpu"]
-        return self.devices(subject.framework)
-
-    def _unsupported(self, subject: Subject, case: Case, dtype: str) -> str | None:
-        if subject.framework in self.absent:
-            return self.absent[subject.framework]
+    def _without_running(self, subject: Subject, case: Case, dtype: str) -> tuple[str, str | None]:
+        """Status and reason of a cell that is settled before it runs; no reason: it has to run."""
+        process = process_of(subject)
+        if process in self.absent:
+            return "error" if subject.process else "unsupported", self.absent[process]
         if dtype not in subject.claims:
-            return f"claims nothing for {dtype}"
-        return subject.cannot(case)
+            return "unsupported", f"claims nothing for {dtype}"
+        return "unsupported", subject.cannot(case)
+
+
+def broken():
+    raise RuntimeError("a plug-in that did not load")
+
+
+def process_of(subject: Subject | str) -> str:
+    """The process a subject runs in: its framework's, or one of its own for a plug-in."""
+    return subject if isinstance(subject, str) else subject.process or subject.framework
 
 
 def record(subject: Subject, case: Case, dtype: str, device: str, status: str, **more) -> dict:
@@ -188,7 +206,7 @@ def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found
 
 def form(subject: Subject, task: Task, answer: Answer) -> str:
     """What is wrong with the names, shapes or dtypes of an answer; empty if nothing is."""
-    _, truth = given(task.case, task.dtype, task.seed)
+    made, truth = given(task.case, task.dtype, task.seed)
     for name, x in answer.tensors.items():
         want = getattr(truth, name).shape
         if x.shape != want:
@@ -198,4 +216,6 @@ def form(subject: Subject, task: Task, answer: Answer) -> str:
         wanted = {"out": (task.dtype,), "lse": (wide,)}.get(name, (task.dtype, wide))
         if dtype not in wanted:
             return f"{name} has dtype {dtype}, wanted {wanted[0]}"
-    return ""
+    leaves, _ = split(made, subject.constants)
+    missing = [f"d{name}" for name in leaves if f"d{name}" not in answer.tensors] if task.backward else []
+    return f"no {', '.join(missing)}: the output does not depend on it" if missing else ""

@@ -16,7 +16,7 @@ import numpy as np
 
 from parity import devices, inputs, subjects
 from parity.cases import Case
-from parity.subjects import Subject
+from parity.subjects import FRAMEWORKS, Subject, plugin
 
 # At its default level XLA spends several times as long on compiling a case as on everything else together.
 QUICK_COMPILE = {
@@ -49,16 +49,19 @@ class Answer:
     error: str = ""
 
 
-def serve(pipe, framework: str, log: str) -> None:
+def serve(pipe, kind: str, log: str) -> None:
     """Say what devices.prepare found, or an Answer with the error; then answer tasks until None comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     stream = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     try:
-        pipe.send(devices.prepare(framework))
-    except ImportError as missing:
-        pipe.send(Answer({}, {}, 0.0, f"{framework} is not installed: {missing}"))
+        plug_in = None if kind in FRAMEWORKS else subjects.find(kind)
+        framework = kind if plug_in is None else plug_in.framework
+        found = devices.prepare(framework)
+        pipe.send(found if plug_in is None else found | {"subject": plugin.describe(plug_in)})
+    except Exception as problem:
+        pipe.send(Answer({}, {}, 0.0, explain(problem)))
         return
     run = {"torch": run_torch, "jax": run_jax, "numpy": run_numpy}[framework]
     while (task := pipe.recv()) is not None:
@@ -72,10 +75,14 @@ def answer(run, task: Task) -> Answer:
         tensors, dtypes = run(task, subjects.find(task.subject), given(task.case, task.dtype, task.seed))
         return Answer(tensors, dtypes, time.perf_counter() - start)
     except Exception as problem:
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        text = str(problem).strip() or "no message"
-        error = f"{type(problem).__name__}: {text} ({os.path.basename(where.filename)}:{where.lineno})"
-        return Answer({}, {}, time.perf_counter() - start, error)
+        return Answer({}, {}, time.perf_counter() - start, explain(problem))
+
+
+def explain(problem: Exception) -> str:
+    """One line: what was raised, its first line, and where."""
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    text = (str(problem).strip() or "no message").splitlines()[0]
+    return f"{type(problem).__name__}: {text} ({os.path.basename(where.filename)}:{where.lineno})"
 
 
 @lru_cache(maxsize=2)
@@ -123,9 +130,10 @@ def run_torch(task: Task, subject: Subject, made: inputs.Inputs):
     result = function_of(task.subject)(**leaves, **{n: native(x) for n, x in others.items()})
     out, lse = result if subject.exposes_lse else (result, None)
     tensors = {"out": out} | ({} if lse is None else {"lse": lse})
-    if task.backward:
-        grads = torch.autograd.grad(out, tuple(leaves.values()), native(made.dout, "dout"))
-        tensors |= {f"d{n}": g for n, g in zip(leaves, grads, strict=True)}
+    if task.backward and out.shape == made.dout.shape:
+        dout = native(made.dout, "dout")
+        grads = torch.autograd.grad(out, tuple(leaves.values()), dout, allow_unused=True)
+        tensors |= {f"d{n}": g for n, g in zip(leaves, grads, strict=True) if g is not None}
     dtypes = {n: str(x.dtype).removeprefix("torch.") for n, x in tensors.items()}
     return {n: x.detach().to("cpu", torch.float64).numpy() for n, x in tensors.items()}, dtypes
 
@@ -183,7 +191,7 @@ def vjp(function, exposes_lse: bool, static: dict, backward: bool):
             out, lse = both(leaves, arrays)
             return {"out": out} | ({} if lse is None else {"lse": lse})
         out, pull, lse = jax.vjp(lambda leaves: both(leaves, arrays), leaves, has_aux=True)
-        (grads,) = pull(dout)
+        grads = pull(dout)[0] if out.shape == dout.shape else {}
         return {"out": out} | ({} if lse is None else {"lse": lse}) | {f"d{n}": g for n, g in grads.items()}
 
     return call
@@ -198,6 +206,6 @@ def run_numpy(task: Task, subject: Subject, made: inputs.Inputs):
 
     given = {"q": made.q, "k": made.k, "v": made.v, **made.options}
     result = function_of(task.subject)(**{n: native(x) for n, x in given.items()})
-    named = zip(("out", "lse"), result if subject.exposes_lse else (result,), strict=True)
+    named = zip(("out", "lse"), result if subject.exposes_lse else (result,), strict=False)
     tensors = {n: np.asarray(x) for n, x in named}
     return plain(tensors)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from parity.cases import Case
 
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+HALF = DTYPES[:2]
 FRAMEWORKS = ("torch", "jax", "numpy")
 LIBRARIES = (
     "attn_torch",
@@ -33,6 +35,7 @@ class Subject:
     diverges: declared differences from the contract (parity.subjects.divergences), each checked both ways.
     forward_only: device kinds on which the library has no backward.
     constants: float keywords it takes without giving their gradient.
+    process: where it runs: a plug-in's address; "": with all others of its framework.
     """
 
     name: str
@@ -44,6 +47,12 @@ class Subject:
     exposes_lse: bool = False
     forward_only: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    process: str = ""
+
+
+def claim(suffix: str = "", dtypes: tuple[str, ...] = DTYPES) -> dict[str, str]:
+    """dtype -> the claim of that dtype with this suffix: claim("-direct")["float32"] is "float32-direct"."""
+    return {dtype: dtype + suffix for dtype in dtypes}
 
 
 def first(*reasons: Callable) -> Callable[[Case], str | None]:
@@ -52,8 +61,13 @@ def first(*reasons: Callable) -> Callable[[Case], str | None]:
 
 
 def find(name: str) -> Subject:
-    """The subject of that name. Raises KeyError."""
-    return built_in()[name]
+    """The subject of that name, or at that address (parity.subjects.plugin). Raises KeyError for neither."""
+    known = built_in()
+    if name not in known and ":" in name:
+        from parity.subjects import plugin
+
+        return plugin.load(name)
+    return known[name]
 
 
 def takes(*keywords: str) -> Callable[[Case], str | None]:

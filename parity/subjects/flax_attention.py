@@ -3,17 +3,12 @@
 nnx hands over to jax.nn where it can. Neither has an offset, a window or lengths: those become the mask.
 """
 
-from parity.subjects import Subject, first, takes
+from parity.subjects import HALF, Subject, claim, first, takes
 from parity.subjects.divergences import coarser, mean_of_v, nan_in_empty_rows, spreading_nan
 from parity.subjects.jax_nn import CLAIMS, SOURCE
 from parity.subjects.sight import RULES
 
-LINEN_CLAIMS = {
-    "float64": "float64",
-    "float32": "float32",
-    "bfloat16": "bfloat16-flax",
-    "float16": "float16-flax",
-}
+LINEN_CLAIMS = claim("-direct") | claim("-flax", HALF)
 NNX = f"flax 0.12.8, flax/nnx/nn/attention.py, hands over to {SOURCE}"
 LINEN = "flax 0.12.8, flax/linen/attention.py, dot_product_attention_weights: hidden logits become finfo.min"
 NNX_DIVERGES = (

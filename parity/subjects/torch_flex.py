@@ -5,11 +5,9 @@ Cap, bias and mask are one score_mod, in the contract's order. On a CPU it has n
 
 import numpy as np
 
-from parity.subjects import Subject, first, takes
+from parity.subjects import HALF, Subject, claim, first, takes
 from parity.subjects.divergences import spreading_nan
 from parity.subjects.sight import RULES
-
-CLAIMS = {dtype: dtype for dtype in ("float16", "bfloat16", "float32", "float64")}
 
 
 def load():
@@ -50,7 +48,7 @@ SPREADING = spreading_nan("seen on torch 2.13.0, CPU", queries=False, hidden=-np
 
 SUBJECTS = (
     Subject(
-        "torch.flex_attention", "torch", load, CLAIMS, cannot, (SPREADING,),
+        "torch.flex_attention", "torch", load, claim("-direct") | claim("", HALF), cannot, (SPREADING,),
         exposes_lse=True, forward_only=("cpu",),
     ),
 )  # fmt: skip

@@ -3,13 +3,12 @@
 Width H * D, batch_first=False: (B, H, T, D) -> (T, B, H * D). The products with an identity matrix are exact.
 """
 
-from parity.subjects import Subject, first, takes
+from parity.subjects import HALF, Subject, claim, first, takes
 from parity.subjects.divergences import nan_in_empty_rows, spreading_nan
 from parity.subjects.sight import RULES
 
-STRICT = {dtype: dtype for dtype in ("float32", "float64")}
-FLASH = STRICT | {dtype: f"{dtype}-cpuflash" for dtype in ("float16", "bfloat16")}
-NAIVE = STRICT | {dtype: f"{dtype}-naive" for dtype in ("float16", "bfloat16")}
+FLASH = claim() | claim("-cpuflash", HALF)
+NAIVE = claim("-direct") | claim("-naive", HALF)
 SEEN = "seen on torch 2.13.0, CPU"
 SOURCE = "torch 2.13.0, nn/functional.py, multi_head_attention_forward: softmax over a row of -inf"
 

@@ -3,14 +3,12 @@
 Masks and biases become one attn_mask. A case that is only causal is given as is_causal=True: top-left.
 """
 
-from parity.subjects import Subject, first, takes
+from parity.subjects import HALF, Subject, claim, first, takes
 from parity.subjects.divergences import spreading_nan
 from parity.subjects.sight import RULES
 from parity.subjects.torch_cpu import CAUSAL_SCALE, FINITE_ROW
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
-STRICT = {dtype: dtype for dtype in FLOATS}
-FLASH = STRICT | {dtype: f"{dtype}-cpuflash" for dtype in ("float16", "bfloat16")}
+FLASH = claim() | claim("-cpuflash", HALF)
 SEEN = "seen on torch 2.13.0, CPU"
 SPREADING = spreading_nan(SEEN, empty_is_zero=True)
 
@@ -60,7 +58,7 @@ def flash_cannot(case):
 
 SUBJECTS = (
     Subject("torch.sdpa", "torch", loader(), FLASH, takes_masks, (SPREADING, *CAUSAL_SCALE)),
-    Subject("torch.sdpa[math]", "torch", loader("MATH"), STRICT, takes_masks, (SPREADING,)),
+    Subject("torch.sdpa[math]", "torch", loader("MATH"), claim("-direct"), takes_masks, (SPREADING,)),
     Subject(
         "torch.sdpa[flash]", "torch", loader("FLASH_ATTENTION"), FLASH, first(takes_masks, flash_cannot),
         (SPREADING, *CAUSAL_SCALE, FINITE_ROW), constants=("bias",),

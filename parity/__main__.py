@@ -1,0 +1,6 @@
+"""python -m parity."""
+
+from parity.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The `parity` command. Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged."""
+
+import fnmatch
+import json
+import time
+from contextlib import closing, nullcontext
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from parity import devices
+
+devices.limit_threads()  # before NumPy is imported
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+WIDE = 200  # columns, where the output is not a terminal
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+    tpu = "tpu"
+
+
+class Kind(StrEnum):
+    cases = "cases"
+    subjects = "subjects"
+    claims = "claims"
+
+
+class Dtype(StrEnum):
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
+
+
+DEFAULT_DTYPES = (Dtype.float32, Dtype.float64, Dtype.bfloat16)
+
+
+def console() -> Console:
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=WIDE)
+
+
+@app.callback()
+def parity() -> None:
+    """Judge attention implementations against a float64 oracle, with error bounds derived from the data."""
+
+
+@app.command()
+def run(
+    case: Annotated[
+        list[str] | None, typer.Option(help="Cases to run; * and ? match. May be repeated.")
+    ] = None,
+    subject: Annotated[
+        list[str] | None,
+        typer.Option(help="Subjects: a name (* and ? match), path.py:function or package.module:function."),
+    ] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option(help="May be repeated.")] = None,
+    device: Annotated[Device, typer.Option(help="auto: every device that is found.")] = Device.auto,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest set of cases.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All cases and dtypes, compiled as users compile.")
+    ] = False,
+    json_file: Annotated[Path, typer.Option("--json", help="The report.")] = Path("parity-report.json"),
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one cell.")] = 60.0,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
+) -> None:
+    """Run cases x subjects x dtypes x devices, forward and gradients, and judge every tensor."""
+    from parity import runner
+
+    if quick and full:
+        raise typer.BadParameter("--quick and --full exclude each other")
+    budget = "quick" if quick else "full" if full else "default"
+    dtypes = tuple(str(name) for name in dtype or (Dtype if full else DEFAULT_DTYPES))
+    chosen = choose_subjects(subject), choose_cases(case, budget), dtypes
+    started = runner.Run(runner.Plan(*chosen, str(device), seed, timeout, quick_compile=not full))
+    try:
+        started.start()
+    except runner.NoDevice as missing:
+        Console(stderr=True).print(f"parity: --device {device}: {missing}", markup=False)
+        raise typer.Exit(2) from None
+    raise typer.Exit(execute(started, budget, json_file, fail_fast))
+
+
+def execute(started, budget: str, json_file: Path, fail_fast: bool) -> int:
+    """Run to the end, the first failure or Ctrl-C; write and show what there is. Returns the exit code."""
+    from parity import record, runner
+    from parity.report import terminal
+
+    start, out, cells, complete = time.monotonic(), console(), [], False
+    header = record.header(started, record.command_line(), budget)
+    try:
+        with closing(started.cells()) as judged, progress(out, started) as step:
+            for cell in judged:
+                cells.append(cell)
+                step()
+                if cell["status"] in runner.BROKEN and fail_fast:
+                    break
+            else:
+                complete = True
+    except KeyboardInterrupt:
+        out.print("interrupted: the report holds what was judged so far")
+    summary = record.summary(cells, time.monotonic() - start, complete)
+    report = {**header, "summary": summary, "cells": cells}
+    json_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    terminal.show(report, out)
+    out.print(f"written to {json_file}", style="dim")
+    return summary["exit_code"]
+
+
+def progress(out: Console, started):
+    """A context that gives a function to call after each cell: a bar in a terminal, nothing elsewhere."""
+    if not out.is_terminal:
+        return nullcontext(lambda: None)
+    return Bar(out, len(started.plan.cases) * len(started.plan.dtypes) * len(started.subjects))
+
+
+class Bar(Progress):
+    """A progress bar over so many cells."""
+
+    def __init__(self, out: Console, total: int):
+        columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=out, transient=True)
+        self.bar = self.add_task("judging", total=total)
+
+    def __enter__(self):
+        super().__enter__()
+        return lambda: self.advance(self.bar)
+
+
+# ---- choosing
+
+
+def choose_cases(patterns: list[str] | None, budget: str) -> tuple:
+    """The cases that match; of the whole catalogue where patterns are given, else of the budget."""
+    from parity.cases import CATALOGUE, select
+
+    if not patterns:
+        return tuple(select(budget))
+    found = [name for pattern in patterns for name in matching(pattern, CATALOGUE, "case")]
+    return tuple(CATALOGUE[name] for name in dict.fromkeys(found))
+
+
+def choose_subjects(patterns: list[str] | None) -> tuple:
+    """Built-in subjects that match, and addresses of plug-ins; by default what is built in or installed."""
+    from parity.subjects import built_in, plugin
+
+    known = {**built_in(), **plugin.installed()}
+    if not patterns:
+        return tuple(known.values())
+    addresses = [pattern for pattern in patterns if ":" in pattern]
+    found = [
+        name for pattern in patterns if ":" not in pattern for name in matching(pattern, known, "subject")
+    ]
+    return (*(known[name] for name in dict.fromkeys(found)), *dict.fromkeys(addresses))
+
+
+def matching(pattern: str, names, what: str) -> list[str]:
+    """The names that a pattern with * and ? matches; brackets are ordinary. Raises BadParameter for none."""
+    found = fnmatch.filter(names, pattern.replace("[", "[[]"))
+    if not found:
+        raise typer.BadParameter(
+            f"no {what} matches {pattern!r}; see `parity list {what}s`", param_hint=f"--{what}"
+        )
+    return found
+
+
+# ---- looking
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument()] = Kind.cases) -> None:
+    """List the cases, the subjects or the claims."""
+    from rich.table import Table
+
+    rows = {Kind.cases: case_rows, Kind.subjects: subject_rows, Kind.claims: claim_rows}[kind]()
+    table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+    for heading in next(rows):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+
+
+def case_rows():
+    from parity.cases import CATALOGUE
+
+    yield "case", "set", "what it is there to catch"
+    for case in CATALOGUE.values():
+        yield case.name, case.budget, case.catches
+
+
+def subject_rows():
+    from parity.subjects import built_in, plugin
+
+    yield "subject", "framework", "claims", "declared divergences"
+    for s in built_in().values():
+        yield s.name, s.framework, ", ".join(s.claims.values()), "; ".join(d.name for d in s.diverges)
+    for name, address in plugin.installed().items():
+        yield name, "", "", f"installed: {address}"
+
+
+def claim_rows():
+    from dataclasses import fields
+
+    from parity.claims import CLAIMS
+
+    names = [field.name for field in fields(next(iter(CLAIMS.values())))]
+    yield "claim", *(name.replace("_", " ") for name in names)
+    for name, claim in CLAIMS.items():
+        yield name, *(str(getattr(claim, field) or "") for field in names)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(metavar="CASE")]) -> None:
+    """Show a case: what it is for, its shapes and options, and what its queries see."""
+    from parity import record
+    from parity.cases import CATALOGUE
+
+    if name not in CATALOGUE:
+        matching(name, CATALOGUE, "case")
+        raise typer.BadParameter("show one case", param_hint="CASE")
+    said, out = record.describe_case(CATALOGUE[name]), console()
+    out.print(f"{name}: {said['catches']}", markup=False)
+    out.print(
+        f"  q {tuple(said['q'])}  k {tuple(said['kv'])}  v {(*said['kv'][:-1], said['v_dim'])}", markup=False
+    )
+    for key in ("fill", "layout", "poison", "origin"):
+        if said[key]:
+            out.print(f"  {key} {said[key]}", markup=False)
+    for option, value in said["options"].items():
+        out.print(f"  {option} = {value}", markup=False)
+    out.print("  what the queries (down) of the first head see of the keys (across):", markup=False)
+    for row in said["picture"]:
+        out.print(f"    {row}", markup=False)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,109 @@
+"""The record of a run: what parity-report.json holds and the reports read. Described in report/SCHEMA.md."""
+
+import platform
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from parity import devices, inputs
+from parity.cases import Case
+from parity.runner import BROKEN, STATUSES, Run
+
+SCHEMA = 1
+PICTURE = (40, 64)  # the largest mask that is drawn whole, queries x keys
+
+
+def header(run: Run, command: list[str], budget: str) -> dict:
+    """Everything about a started run but its cells and their summary."""
+    plan = run.plan
+    return {
+        "schema": SCHEMA,
+        "generated": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "git": git(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: devices.installed(name) for name in ("attn-parity", "numpy")},
+        "flags": devices.flags(),
+        "budget": budget,
+        "seed": plan.seed,
+        "device": plan.device,
+        "timeout": plan.timeout,
+        "compilation": "xla_backend_optimization_level 0" if plan.quick_compile else "default",
+        "dtypes": list(plan.dtypes),
+        "environments": run.environments,
+        "absent": run.absent,
+        "subjects": [describe_subject(subject) for subject in run.subjects],
+        "cases": {case.name: describe_case(case) for case in plan.cases},
+    }
+
+
+def describe_subject(subject) -> dict:
+    diverges = [{"name": d.name, "says": d.says, "source": d.source} for d in subject.diverges]
+    return {
+        "name": subject.name,
+        "framework": subject.framework,
+        "claims": dict(subject.claims),
+        "exposes_lse": subject.exposes_lse,
+        "forward_only": list(subject.forward_only),
+        "constants": list(subject.constants),
+        "diverges": diverges,
+    }
+
+
+def describe_case(case: Case) -> dict:
+    return {
+        "catches": case.catches,
+        "origin": case.origin,
+        "q": list(case.q),
+        "kv": list(case.kv),
+        "v_dim": case.v_dim,
+        "fill": case.fill,
+        "layout": case.layout,
+        "poison": case.poison,
+        "options": {name: repr(value) for name, value in case.options.items()},
+        "picture": picture(case),
+    }
+
+
+def picture(case: Case) -> list[str]:
+    """What the first head of the first batch entry sees: a line per query, # seen, . hidden."""
+    made = inputs.make(case, "float32")
+    seen = inputs.visible(case, {"q": made.q, "k": made.k, "v": made.v}, made.options)
+    first = np.any(seen.reshape(-1, *seen.shape[-2:])[:1], axis=0)  # (Tq, Tk)
+    return ["".join(".#"[int(x)] for x in row[: PICTURE[1]]) for row in first[: PICTURE[0]]]
+
+
+def git() -> dict:
+    """{"sha", "dirty"} of the working tree this runs from; empty strings without one."""
+
+    def ask(*words: str) -> str:
+        where = Path(__file__).resolve().parent.parent
+        answer = subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, check=False)
+        return answer.stdout.strip() if answer.returncode == 0 else ""
+
+    try:
+        return {"sha": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "-uno"))}
+    except FileNotFoundError:
+        return {"sha": "", "dirty": False}
+
+
+def summary(cells: list[dict], seconds: float, complete: bool) -> dict:
+    """Counts by status, time, and the exit code: 1 something failed, 3 nothing was judged, 0 all held."""
+    counts = Counter(cell["status"] for cell in cells)
+    judged = counts["passed"] + counts["diverges"]
+    code = 1 if any(counts[status] for status in BROKEN) else 0 if judged else 3
+    return {
+        **{status: counts[status] for status in STATUSES},
+        "seconds": round(seconds, 1),
+        "complete": complete,
+        "exit_code": code,
+    }
+
+
+def command_line() -> list[str]:
+    return ["parity", *sys.argv[1:]]

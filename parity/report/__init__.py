@@ -1,0 +1,1 @@
+"""Reports: pure functions of the record of a run (SCHEMA.md)."""
