@@ -31,7 +31,7 @@ class Exact:
         return x.sum(axis, keepdims=True)
 
     def weight_gradient(self, x: Array, dy: Array) -> Array:
-        """x^T dy: (N, C), (N, F) -> (C, F)."""
+        """x^T dy, a result: (N, C), (N, F) -> (C, F)."""
         return x.T @ dy
 
     def computed(self, x: Array, roundings: float = 1.0) -> Array:

@@ -169,11 +169,7 @@ def linear(a, x, w, b):
     y = a.output(a.output(a.matmul(x, w)) + b)
 
     def vjp(dy):
-        return (
-            a.output(a.matmul(dy, w.T)),
-            a.output(a.weight_gradient(over_rows(x), over_rows(dy))),
-            summed(a, dy),
-        )
+        return a.output(a.matmul(dy, w.T)), a.weight_gradient(over_rows(x), over_rows(dy)), summed(a, dy)
 
     return y, vjp
 
