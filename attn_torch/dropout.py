@@ -34,7 +34,8 @@ def keep(dropout, shape, like):
     stream = iota(B * H * G, like).reshape(B, H, G, 1, 1)  # batch * query heads + head
     i = (iota(n_q, like) + dropout.i0)[None, None, None, :, None]
     j = (iota(n_k, like) + dropout.j0)[None, None, None, None, :]
-    bits, _ = threefry2x32((word(dropout.seed, like), word(stream, like)), (word(i, like), word(j, like)))
+    words = (word(dropout.seed, like), word(stream, like)), (word(i, like), word(j, like))
+    bits = _opaque(*words[0], *words[1]) if torch.compiler.is_compiling() else threefry2x32(*words)[0]
     return bits >= int(dropout.p * 2**32)  # (B, H, G, n_q, n_k)
 
 
@@ -63,3 +64,26 @@ def threefry2x32(key, counter):
         x0 = (x0 + schedule[(group + 1) % 3]) & WORD
         x1 = (x1 + schedule[(group + 2) % 3] + group + 1) & WORD
     return x0, x1
+
+
+@torch.library.custom_op("attn_torch::threefry2x32", mutates_args=())
+def _opaque(k0: Tensor, k1: Tensor, x0: Tensor, x1: Tensor) -> Tensor:
+    """The first word, as one operator: inductor would write out each round twice in the next, 2**20 times."""
+    return threefry2x32((k0, k1), (x0, x1))[0]
+
+
+@_opaque.register_fake
+def _(*words):
+    return torch.broadcast_tensors(*words)[0].contiguous()
+
+
+@_opaque.register_vmap
+def _(info, in_dims, *words):
+    ranks = [x.ndim - (d is not None) for x, d in zip(words, in_dims, strict=True)]
+    words = [
+        x
+        if d is None
+        else x.movedim(d, 0).reshape(info.batch_size, *(1,) * (max(ranks) - n), *x.movedim(d, 0).shape[1:])
+        for x, d, n in zip(words, in_dims, ranks, strict=True)
+    ]
+    return _opaque(*words), 0
