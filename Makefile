@@ -24,10 +24,10 @@ test-all: $(READY)  ## every test
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 bench: $(READY)  ## time every implementation, a few minutes
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@$(BIN)/python -m benchmarks run $(ARGS)
 
-bench-full: $(READY)  ## time every implementation at every size
-	@$(BIN)/python -m benchmarks --full $(ARGS)
+bench-full: $(READY)  ## the same at every size, an hour or two
+	@$(BIN)/python -m benchmarks run --full $(ARGS)
 
 lint: $(READY)  ## ruff and mypy
 	@$(BIN)/ruff check .
@@ -47,8 +47,8 @@ twins: $(READY)  ## copy the files that must be identical from attn_torch to att
 wheel-test: $(READY)  ## build the wheel, install it elsewhere, test it from there
 	@$(BIN)/python -m pytest tests/test_packaging.py $(ARGS)
 
-clean:  ## remove what runs leave behind; .venv stays
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis parity-report* bench-report*
+clean:  ## remove caches and parity reports; .venv and benchmark results stay
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis parity-report*
 	find . -name __pycache__ -not -path "./.venv/*" -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml constraints.txt
