@@ -144,24 +144,30 @@ def sigmoid(x: Array) -> Array:
 
 
 def rotary(a, x, positions, theta=10000.0, rotary_dim=None, interleaved=False):
-    """Turn each pair of channels by position * theta^(-2n/d), d = rotary_dim or D, and leave channels from
-    d on.
+    """Turn each pair of channels by position * theta^(-2n/d), d = rotary_dim or D; leave channels from d on.
 
-    x (..., T, D), positions broadcastable to (..., T). Pairs are (n, n + d/2), or (2n, 2n + 1) if
-    interleaved. The vjp turns back; positions have no gradient. Source: Su et al. 2021, eq. 34.
+    x (..., T, D), positions broadcastable to (..., T). The vjp turns back; positions have no gradient.
+    Source: Su et al. 2021, eq. 34.
     """
     d = x.shape[-1] if rotary_dim is None else rotary_dim
+    first, second = pairs(d, interleaved)
     angle = positions[..., None] * theta ** (-np.arange(0, d, 2) / d)  # (..., T, d/2)
     cos, sin = a.stored(a.function(np.cos(angle))), a.stored(a.function(np.sin(angle)))
-    first, second = (slice(0, d, 2), slice(1, d, 2)) if interleaved else (slice(0, d // 2), slice(d // 2, d))
 
     def turn(x, sin):
         y = x.copy()
-        y[..., first] = a.computed(x[..., first] * cos - x[..., second] * sin, 2)
-        y[..., second] = a.computed(x[..., second] * cos + x[..., first] * sin, 2)
-        return a.output(y)
+        y[..., first] = a.output(a.computed(x[..., first] * cos - x[..., second] * sin, 2))
+        y[..., second] = a.output(a.computed(x[..., second] * cos + x[..., first] * sin, 2))
+        return y
 
     return turn(x, sin), lambda dy: (turn(dy, -sin), np.zeros(positions.shape))
+
+
+def pairs(d: int, interleaved: bool) -> tuple[slice, slice]:
+    """The two channels that turn together: (2n, 2n + 1) if interleaved, else (n, n + d/2)."""
+    if interleaved:
+        return slice(0, d, 2), slice(1, d, 2)
+    return slice(0, d // 2), slice(d // 2, d)
 
 
 def linear(a, x, w, b):
