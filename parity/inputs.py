@@ -153,6 +153,7 @@ def lay_out(x: np.ndarray, layout: str) -> np.ndarray:
 NORM_FILLS = {
     "normal": lambda x: x,
     "tiny": lambda x: 2e-3 * x,  # variance near eps: where eps is, and how large
+    "tinier": lambda x: 1e-4 * x,
     "constant": lambda x: np.full_like(x, 1.5),  # no variance at all: eps alone
     "ramp": lambda x: 1e4 + 0.01 * np.broadcast_to(np.arange(x.shape[-1]), x.shape),  # one-pass variance
     "mean 1000": lambda x: 1000 + x,
@@ -162,12 +163,14 @@ NORM_FILLS = {
 NORMS = {  # name -> (fill, C)
     "norm-normal": ("normal", 96),
     "norm-tiny": ("tiny", 96),
+    "norm-tinier": ("tinier", 24),
     "norm-constant": ("constant", 24),
     "norm-16": ("normal", 16),  # n against n - 1
     "norm-offset": ("offset", 96),
     "norm-ramp": ("ramp", 24),
-    "norm-mean-1000": ("mean 1000", 768),
-    "norm-outlier": ("outlier", 40),
+    "norm-mean-1000": ("mean 1000", 40),
+    "norm-mean-1000-wide": ("mean 1000", 768),
+    "norm-outlier": ("outlier", 56),
 }
 
 
@@ -180,10 +183,17 @@ def make_norm(name: str, dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
     return {tensor: represent(array, dtype) for tensor, array in made.items()}
 
 
-def make_activation(dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """x (41, 15) over [-9, 9], dense in [-4, -3] where exact and tanh GELU part; dout. Rounded to dtype."""
-    x = np.concatenate([np.linspace(-9, 9, 361), np.linspace(-4, -3, 254)]).reshape(41, 15)
-    dout = stream("activation", "dout", seed).standard_normal(x.shape)
+ACTIVATIONS = {  # name -> (first, last) of the values, which are equally spaced
+    "gelu-range": (-9, 9),
+    "gelu-middle": (-2, 2),
+    "gelu-tail": (-4, -3),  # where exact and tanh GELU differ most, for their size
+}
+
+
+def make_activation(name: str, dtype: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """x (19, 20), dout (19, 20) for a name in ACTIVATIONS; float64, rounded to dtype."""
+    x = np.linspace(*ACTIVATIONS[name], 380).reshape(19, 20)
+    dout = stream(name, "dout", seed).standard_normal(x.shape)
     return {"x": represent(x, dtype), "dout": represent(dout, dtype)}
 
 

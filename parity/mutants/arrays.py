@@ -62,13 +62,18 @@ def _jax() -> Arrays:
     import jax
     from jax import numpy as jnp
 
+    @contextlib.contextmanager
+    def settings():
+        with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):  # (N, C) + (C,), as in the others
+            yield
+
     return Arrays(
         xp=jnp,
         array=lambda x, dtype: jnp.asarray(np.asarray(x), dtype=dtype),
         numpy=np.asarray,
         rounded=lambda x, dtype: x.astype(dtype).astype(x.dtype),
         erf=jax.scipy.special.erf,
-        settings=lambda: jax.enable_x64(True),
+        settings=settings,
     )
 
 

@@ -1,15 +1,19 @@
 """Mutants against the verdict: which cases kill which mutant, and whether its correct twin passes them."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
-from parity import bounds, claims, oracle, verdict
+from parity import verdict
 from parity.cases import Case, select
-from parity.inputs import Inputs, make
+from parity.inputs import Inputs
 from parity.mutants.arrays import Arrays, load
 from parity.mutants.registry import DTYPES, MUTANTS, Mutant
+from parity.mutants.trials import LAYERS, prepare
 
 
 class Row(NamedTuple):
@@ -25,7 +29,9 @@ class Row(NamedTuple):
     share: float  # of the bound
 
 
-def run(subject: Mutant | type, framework: str | Arrays, inputs: Inputs, dtype: str) -> dict[str, np.ndarray]:
+def run(
+    subject: Mutant | type, framework: str | Arrays, inputs: Inputs | dict, dtype: str
+) -> dict[str, np.ndarray]:
     """The tensors of a mutant, or of a correct class (a mutant's twin is mutant.right), as NumPy arrays."""
     arrays = load(framework) if isinstance(framework, str) else framework
     implementation = subject.build() if isinstance(subject, Mutant) else subject
@@ -33,38 +39,41 @@ def run(subject: Mutant | type, framework: str | Arrays, inputs: Inputs, dtype: 
 
 
 def survey(
-    cases: Iterable[Case] | None = None,
+    cases: Iterable[Case | str] | None = None,
     dtypes: Iterable[str] = DTYPES,
     framework: str = "numpy",
     seeds: Iterable[int] = (0,),
     mutants: Iterable[Mutant] | None = None,
+    enough: float = math.inf,
 ) -> Iterator[Row]:
-    """Judge every mutant of attention, and its twin, on every case under the dtype's strict claim."""
+    """Judge every mutant, and its twin, on every case of its operator under the dtype's strict claim.
+
+    cases: of the catalogue, or names in trials.LAYERS; the default set and all layers if None.
+    enough: a mutant that so many cases have killed in a dtype and seed meets no further case there.
+    """
     arrays = load(framework)
-    mutants = [m for m in (MUTANTS.values() if mutants is None else mutants) if m.operator == "attention"]
-    for case in select("default") if cases is None else cases:
-        for dtype, seed in ((dtype, seed) for dtype in dtypes for seed in seeds):
-            alive = [m for m in mutants if dtype in m.dtypes]
-            yield from _judge(case, dtype, seed, arrays, alive)
+    mutants = list(MUTANTS.values() if mutants is None else mutants)
+    kills: Counter = Counter()
+    for case in [*select("default"), *LAYERS] if cases is None else cases:
+        for dtype, seed in product(dtypes, seeds):
+            alive = [m for m in mutants if dtype in m.dtypes and kills[m.name, dtype, seed] < enough]
+            for row in _meet(case, dtype, seed, arrays, alive):
+                kills[row.mutant, dtype, seed] += row.killed
+                yield row
 
 
-def _judge(case: Case, dtype: str, seed: int, arrays: Arrays, mutants: list[Mutant]) -> Iterator[Row]:
-    inputs = make(case, dtype, seed)
-    truth = oracle.attention(inputs.q, inputs.k, inputs.v, inputs.dout, **inputs.options)
-    bound = bounds.attention(truth, claims.CLAIMS[dtype])
+def _meet(case: Case | str, dtype: str, seed: int, arrays: Arrays, mutants: list[Mutant]) -> Iterator[Row]:
+    trial = prepare(case, dtype, seed)
     twins = {}
-    for mutant in mutants:
+    for mutant in (mutant for mutant in mutants if mutant.operator == trial.operator):
         if mutant.right not in twins:
-            tensors = run(mutant.right, arrays, inputs, dtype)
-            passed = verdict.judge_all(tensors, truth, bound).status == verdict.PASSED
-            twins[mutant.right] = tensors, passed
+            tensors = run(mutant.right, arrays, trial.inputs, dtype)
+            twins[mutant.right] = tensors, trial.judge(tensors).status == verdict.PASSED
         right, twin_passed = twins[mutant.right]
-        wrong = run(mutant, arrays, inputs, dtype)
+        wrong = run(mutant, arrays, trial.inputs, dtype)
         changed = {name: x for name, x in wrong.items() if not np.array_equal(x, right[name], equal_nan=True)}
-        judged = verdict.judge_all(changed, truth, bound)
-        worst = judged.worst
-        failed = judged.status == verdict.FAILED
-        yield Row(
-            mutant.name, case.name, dtype, seed, twin_passed, twin_passed and failed,
-            worst.name if worst else "", worst.max_share if worst else 0.0,
-        )  # fmt: skip
+        found = trial.judge(changed)
+        tensor, share = (found.worst.name, found.worst.max_share) if found.worst else ("", 0.0)
+        killed = twin_passed and found.status == verdict.FAILED
+        name = case if isinstance(case, str) else case.name
+        yield Row(mutant.name, name, dtype, seed, twin_passed, killed, tensor, share)
