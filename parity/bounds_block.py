@@ -172,8 +172,8 @@ def rotary(
     log = np.arange(0, d, 2) / d * math.log(theta)
     angle = np.abs(positions)[..., None] * np.exp(-log)
     per_channel = claim.u_acc * angle * (2.0 + log) + claim.u_function + 2 * claim.u_acc + 2 * claim.u_store
-    options = {"theta": theta, "rotary_dim": rotary_dim, "interleaved": interleaved}
-    exact = evaluate(exact_rotary, {"x": x, "positions": positions}, dout, **options)
+    options = {"positions": positions, "theta": theta, "rotary_dim": rotary_dim, "interleaved": interleaved}
+    exact = evaluate(exact_rotary, {"x": x}, dout, **options)
     bounds, (first, second) = {}, pairs(d, interleaved)
     for name, given in (("out", x), ("dx", dout)):
         error = per_channel * (np.abs(given[..., first]) + np.abs(given[..., second]))

@@ -146,12 +146,12 @@ def sigmoid(x: Array) -> Array:
 def rotary(a, x, positions, theta=10000.0, rotary_dim=None, interleaved=False):
     """Turn each pair of channels by position * theta^(-2n/d), d = rotary_dim or D; leave channels from d on.
 
-    x (..., T, D), positions broadcastable to (..., T). The vjp turns back; positions have no gradient.
+    x (..., T, D), positions broadcastable to (..., T). The vjp turns back.
     Source: Su et al. 2021, eq. 34.
     """
     d = x.shape[-1] if rotary_dim is None else rotary_dim
     first, second = pairs(d, interleaved)
-    angle = positions[..., None] * theta ** (-np.arange(0, d, 2) / d)  # (..., T, d/2)
+    angle = np.asarray(positions, np.float64)[..., None] * theta ** (-np.arange(0, d, 2) / d)  # (..., T, d/2)
     cos, sin = a.stored(a.function(np.cos(angle))), a.stored(a.function(np.sin(angle)))
 
     def turn(x, sin):
@@ -160,7 +160,7 @@ def rotary(a, x, positions, theta=10000.0, rotary_dim=None, interleaved=False):
         y[..., second] = a.output(a.computed(x[..., second] * cos + x[..., first] * sin, 2))
         return y
 
-    return turn(x, sin), lambda dy: (turn(dy, -sin), np.zeros(positions.shape))
+    return turn(x, sin), lambda dy: (turn(dy, -sin),)
 
 
 def pairs(d: int, interleaved: bool) -> tuple[slice, slice]:
