@@ -12,8 +12,8 @@ class Case:
 
     q: (*batch, H, Tq, D), or (Tq, D) without a head axis. kv: (*batch, Hkv, Tk, D). v is kv with v_dim for D.
     budget: the smallest run that includes it. origin: the id of the public report it retells, if any.
-    fill: a name in parity.fills, layout: in parity.inputs. poison: "keys" puts NaN into k and Inf into v where no query reads
-    them, "queries" puts NaN into q and dout where nothing is visible; both words may be given.
+    fill: a name in parity.fills; layout: one in parity.inputs. poison: "keys" puts NaN into k and Inf into v
+    where no query reads them, "queries" NaN into q and dout where nothing is visible; or both words.
     mask, bias, dropout_mask: (recipe, axes), a recipe of parity.fills and the axes it fills: "b1qk" is
     (*batch, 1, Tq, Tk), "k" is (Tk,). Segment ids: a string of digits per batch row. Every other field is
     the contract's keyword of that name.

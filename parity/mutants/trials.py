@@ -62,8 +62,7 @@ def rotary(first: int, dtype: str, seed: int) -> Trial:
     """Twelve positions from `first` on."""
     made = make_norm("norm-normal", dtype, seed)
     x, dout = (made[name].reshape(12, -1) for name in ("x", "dout"))  # (12, 40)
-    inputs = {"x": x, "positions": np.arange(first, first + 12.0), "dout": dout}
-    return alone("rotary", inputs, dtype)
+    return alone("rotary", {"x": x, "dout": dout}, dtype, positions=np.arange(first, first + 12.0))
 
 
 def block(n_embd: int, n_head: int, B: int, T: int, size: float, dtype: str, seed: int) -> Trial:
