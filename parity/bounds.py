@@ -136,28 +136,28 @@ def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
     off = off + shifted(np.where(call.visible, fwd.scores, fwd.peak))
     off = np.where(call.visible, np.minimum(off, EXPONENT_LIMIT), 0.0)
     sink_off = shifted(fwd.peak if call.sinks is None else call.sinks)
-    empty = fwd.lse == -np.inf
-    low, high = (
-        np.where(empty, 1.0, (fwd.p * np.exp(x)).sum(-1, keepdims=True) + fwd.p_sink * np.exp(y))
+    less, more = (  # than 1, at the least and at the most, is sum p e^t
+        (fwd.p * np.expm1(x)).sum(-1, keepdims=True) + fwd.p_sink * np.expm1(y)
         for x, y in ((-off, -sink_off), (off, sink_off))
     )
+    mass = 1.0 + less
     n = row_roundings(call)
     row = gamma(n, u_acc)
     if claim.online:
         row = row + n / 16 * 4 * u_acc  # the factors exp(old maximum - new one)
-    log = np.where(empty, 0.0, np.abs(fwd.lse - fwd.peak))
-    norm = np.maximum(np.log(high), -np.log(low)) + row + n * claim.eta
+    log = np.where(fwd.lse == -np.inf, 0.0, np.abs(fwd.lse - fwd.peak))
+    norm = np.maximum(np.log1p(more), -np.log1p(less)) + row + n * claim.eta
     lse = norm + 4 * u_acc * (peak + log + 1)
     norm = lse if claim.online else norm + u_acc + u_store
 
     moved, hull = weighted_distances(fwd.p * np.expm1(off), call, fwd)
-    moved = np.minimum((moved + fwd.p_sink * np.expm1(sink_off) * np.abs(fwd.out)) / low, hull)
+    moved = np.minimum((moved + fwd.p_sink * np.expm1(sink_off) * np.abs(fwd.out)) / mass, hull)
     out = np.abs(fwd.out) + moved
-    most = np.minimum(fwd.p * np.exp(off) / low, 1.0) * call.keep  # the largest computed w
+    most = np.minimum(fwd.p * np.exp(off) / mass, 1.0) * call.keep  # the largest computed w
     per_weight = claim.u_operand + claim.u_input + 2 * u_store + 2 * u_acc + gamma(n, u_acc)
     rounded = per_weight * (most @ np.abs(call.v)) + (row + 4 * u_acc + 2 * u_store) * out
     lost = claim.eta * ((call.visible * call.keep) @ np.abs(call.v) + n * out)
-    return Errors(off, slope, sink_off, lse, norm, low, moved, rounded + lost)
+    return Errors(off, slope, sink_off, lse, norm, mass, moved, rounded + lost)
 
 
 def row_roundings(call: Call) -> float:

@@ -111,7 +111,7 @@ def judge(
         status,
         warn=status != FAILED and max_share > warn_above,
         max_share=max_share,
-        p99_share=float(np.quantile(share[proves], 0.99)) if proves.any() else 0.0,
+        p99_share=float(np.quantile(share[proves], 0.99, method="higher")) if proves.any() else 0.0,
         worst=tuple(int(n) for n in worst),
         expected=float(reference[worst]),
         got=float(got[worst]),
