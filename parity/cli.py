@@ -141,12 +141,22 @@ class Bar(Progress):
 
 def choose_cases(patterns: list[str] | None, budget: str) -> tuple:
     """The cases that match; of the whole catalogue where patterns are given, else of the budget."""
-    from parity.cases import CATALOGUE, select
+    from parity.blocks import BLOCKS
+    from parity.cases import BUDGETS, select
 
+    known = every_case()
     if not patterns:
-        return tuple(select(budget))
-    found = [name for pattern in patterns for name in matching(pattern, CATALOGUE, "case")]
-    return tuple(CATALOGUE[name] for name in dict.fromkeys(found))
+        blocks = [case for case in BLOCKS.values() if BUDGETS.index(case.budget) <= BUDGETS.index(budget)]
+        return (*select(budget), *blocks)
+    found = [name for pattern in patterns for name in matching(pattern, known, "case")]
+    return tuple(known[name] for name in dict.fromkeys(found))
+
+
+def every_case() -> dict:
+    from parity.blocks import BLOCKS
+    from parity.cases import CATALOGUE
+
+    return {**CATALOGUE, **BLOCKS}
 
 
 def choose_subjects(patterns: list[str] | None) -> tuple:
@@ -191,10 +201,8 @@ def list_(kind: Annotated[Kind, typer.Argument()] = Kind.cases) -> None:
 
 
 def case_rows():
-    from parity.cases import CATALOGUE
-
     yield "case", "set", "what it is there to catch"
-    for case in CATALOGUE.values():
+    for case in every_case().values():
         yield case.name, case.budget, case.catches
 
 
@@ -223,13 +231,17 @@ def claim_rows():
 def show(name: Annotated[str, typer.Argument(metavar="CASE")]) -> None:
     """Show a case: what it is for, its shapes and options, and what its queries see."""
     from parity import record
-    from parity.cases import CATALOGUE
 
-    if name not in CATALOGUE:
-        matching(name, CATALOGUE, "case")
-        raise typer.BadParameter("show one case", param_hint="CASE")
-    said, out = record.describe_case(CATALOGUE[name]), console()
+    known = every_case()
+    if name not in known:
+        raise typer.BadParameter(f"no case named {name!r}; see `parity list cases`", param_hint="CASE")
+    said, out = record.describe_case(known[name]), console()
     out.print(f"{name}: {said['catches']}", markup=False)
+    if "picture" not in said:  # a block
+        out.print(
+            ", ".join(f"{key} {said[key]}" for key in ("n_embd", "n_head", "B", "T", "style")), markup=False
+        )
+        return
     out.print(
         f"  q {tuple(said['q'])}  k {tuple(said['kv'])}  v {(*said['kv'][:-1], said['v_dim'])}", markup=False
     )

@@ -7,6 +7,7 @@ import multiprocessing
 import queue
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from multiprocessing.process import BaseProcess
@@ -16,6 +17,7 @@ from parity import devices, worker
 from parity.worker import Answer, Task
 
 START = 60.0  # seconds to import a framework, beside the timeout of a task
+MOST = 8  # processes
 SHARE = 30  # tasks that are worth the start of another process of the same kind
 
 
@@ -29,6 +31,7 @@ class Worker:
         self.process: BaseProcess | None = None
         self.environment: dict = {}  # what it found when it started
         self.absent = ""  # why it cannot run
+        self.closed = False
 
     def start(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -42,18 +45,21 @@ class Worker:
 
     def ask(self, task: Task) -> Answer:
         """The answer, or one whose error says that the process hung or died; the next task starts another."""
-        if self.process is None:
+        if self.process is None and not self.closed and not self.absent:
             self.start()
-        if self.absent:
+        if self.process is None:
             return Answer({}, {}, 0.0, self.absent)
-        self.pipe.send(task)
-        return self._receive(self.timeout)
+        return self._receive(self.timeout, task)
 
-    def _receive(self, timeout: float):
+    def _receive(self, timeout: float, task: Task | None = None):
+        """What comes next, after sending a task if there is one."""
+        error, end = f"no answer after {timeout:g} s", time.monotonic() + timeout
         try:
-            if self.pipe.poll(timeout):
-                return self.pipe.recv()
-            error = f"no answer after {timeout:g} s"
+            if task is not None:
+                self.pipe.send(task)
+            while not self.closed and (left := end - time.monotonic()) > 0.0:
+                if self.pipe.poll(min(left, 0.1)):
+                    return self.pipe.recv()
         except (EOFError, OSError):
             error = f"the process died{self._last_words()}"
         self.stop()
@@ -73,10 +79,6 @@ class Worker:
             self.pipe.close()
         self.process = None
 
-    def close(self) -> None:
-        self.stop()
-        self.log.unlink(missing_ok=True)
-
 
 class Pool:
     """Tasks of several kinds, side by side, in at most as many processes as there are cores."""
@@ -84,8 +86,9 @@ class Pool:
     def __init__(self, kinds: Iterable[str], timeout: float):
         self.timeout = timeout
         self.workers = {kind: Worker(kind, timeout) for kind in kinds}
-        self.spare: list[Worker] = []
+        self.all = list(self.workers.values())
         self.stopping = threading.Event()
+        self.slots: list[threading.Thread] = []
 
     def start(self) -> dict[str, Worker]:
         """Start one worker of each kind, all together."""
@@ -102,19 +105,15 @@ class Pool:
         self.active = dict.fromkeys(self.todo, 0)
         self.lock = threading.Lock()
         answers: queue.Queue = queue.Queue(maxsize=64)
-        slots = [
-            threading.Thread(target=self._work, args=(answers,), daemon=True) for _ in range(self._slots())
-        ]
-        for slot in slots:
+        count = min(devices.cores(), MOST)
+        self.slots = [threading.Thread(target=self._work, args=(answers,), daemon=True) for _ in range(count)]
+        for slot in self.slots:
             slot.start()
         try:
             for _ in range(sum(len(those) for those in tasks.values())):
                 yield answers.get()
         finally:
             self.stop()
-
-    def _slots(self) -> int:
-        return max(1, min(devices.cores(), 8))
 
     def _work(self, answers: queue.Queue) -> None:
         while (kind := self._choose()) is not None:
@@ -124,10 +123,18 @@ class Pool:
                     task = self.todo[kind].popleft()
                 except IndexError:
                     break
-                answers.put((task, mine.ask(task)))
+                self._deliver(answers, (task, mine.ask(task)))
             mine.stop()
             with self.lock:
                 self.active[kind] -= 1
+
+    def _deliver(self, answers: queue.Queue, found: tuple[Task, Answer]) -> None:
+        """Put it there when there is room: large answers must not pile up."""
+        while not self.stopping.is_set():
+            try:
+                return answers.put(found, timeout=0.1)
+            except queue.Full:
+                pass
 
     def _choose(self) -> str | None:
         """The kind with the most tasks for each process at work on it, if one more is worth its start."""
@@ -146,10 +153,16 @@ class Pool:
     def _take(self, kind: str) -> Worker:
         with self.lock:
             mine = self.workers.pop(kind, None) or Worker(kind, self.timeout)
-            self.spare.append(mine)
+            self.all += [] if mine in self.all else [mine]
         return mine
 
     def stop(self) -> None:
+        """End every process and thread."""
         self.stopping.set()
-        for each in [*self.workers.values(), *self.spare]:
-            each.close()
+        for each in self.all:
+            each.closed = True  # whoever waits for its answer stops waiting
+        for slot in self.slots:
+            slot.join()
+        for each in self.all:
+            each.stop()
+            each.log.unlink(missing_ok=True)

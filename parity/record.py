@@ -4,12 +4,14 @@ import platform
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from parity import devices, inputs
+from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.runner import BROKEN, STATUSES, Run
 
@@ -55,7 +57,9 @@ def describe_subject(subject) -> dict:
     }
 
 
-def describe_case(case: Case) -> dict:
+def describe_case(case: Case | BlockCase) -> dict:
+    if isinstance(case, BlockCase):
+        return asdict(case)
     return {
         "catches": case.catches,
         "origin": case.origin,

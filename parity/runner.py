@@ -11,7 +11,8 @@ from itertools import product
 
 import numpy as np
 
-from parity import bounds, inputs, oracle, verdict
+from parity import blocks, bounds, inputs, oracle, verdict
+from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.pool import Pool
 from parity.subjects import Subject, plugin
@@ -29,7 +30,7 @@ class Plan:
     """
 
     subjects: tuple[Subject | str, ...]
-    cases: tuple[Case, ...]
+    cases: tuple[Case | BlockCase, ...]
     dtypes: tuple[str, ...]
     device: str = "auto"
     seed: int = 0
@@ -96,15 +97,25 @@ class Run:
                 task = Task(name, case, dtype, device, self.plan.seed, backward, self.plan.quick_compile)
                 tasks.setdefault(process, []).append(task)
         for task, answer in self.pool.run(tasks):
-            yield judge(named[task.subject], task, answer)
+            if isinstance(task.case, BlockCase):
+                claims = {
+                    s.claims[d] for s in self.subjects if s.block for d in self.plan.dtypes if d in s.claims
+                }
+                yield judge_block(named[task.subject], task.case, task, answer, tuple(sorted(claims)))
+            else:
+                yield judge(named[task.subject], task, answer)
 
-    def _without_running(self, subject: Subject, case: Case, dtype: str) -> tuple[str, str | None]:
+    def _without_running(
+        self, subject: Subject, case: Case | BlockCase, dtype: str
+    ) -> tuple[str, str | None]:
         """Status and reason of a cell that is settled before it runs; no reason: it has to run."""
         process = process_of(subject)
         if process in self.absent:
             return "error" if subject.process else "unsupported", self.absent[process]
         if dtype not in subject.claims:
             return "unsupported", f"claims nothing for {dtype}"
+        if isinstance(case, BlockCase):
+            return "unsupported", None if subject.block else "has no block"
         return "unsupported", subject.cannot(case)
 
 
@@ -117,7 +128,7 @@ def process_of(subject: Subject | str) -> str:
     return subject if isinstance(subject, str) else subject.process or subject.framework
 
 
-def record(subject: Subject, case: Case, dtype: str, device: str, status: str, **more) -> dict:
+def record(subject: Subject, case: Case | BlockCase, dtype: str, device: str, status: str, **more) -> dict:
     """A cell of the report."""
     cell = {"subject": subject.name, "framework": subject.framework, "case": case.name, "dtype": dtype}
     cell |= {"device": device, "status": status, "reason": "", "claim": subject.claims.get(dtype, "")}
@@ -164,6 +175,7 @@ def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
     return Expected(values, limits, claim)
 
 
+@np.errstate(invalid="ignore", over="ignore")  # NaN and Inf are what is judged
 def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     """The record of a cell that ran: against the contract, or both ways where divergences are declared."""
     cell = record(subject, task.case, task.dtype, task.device, "error", seconds=round(answer.seconds, 4))
@@ -181,6 +193,16 @@ def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     if not applied:
         return cell
     return cell | both_ways(subject, task, answer, applied, found)
+
+
+@np.errstate(invalid="ignore", over="ignore")
+def judge_block(subject: Subject, case: BlockCase, task: Task, answer: Answer, claims: tuple) -> dict:
+    """The record of a block that ran; claims: all by which blocks are judged in this run."""
+    cell = record(subject, case, task.dtype, task.device, "error", seconds=round(answer.seconds, 4))
+    cell["backward"] = True
+    if answer.error:
+        return cell | {"reason": answer.error}
+    return cell | blocks.judge(case, task.seed, answer.tensors, cell["claim"], claims).record()
 
 
 def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found: verdict.Verdict) -> dict:
@@ -201,7 +223,9 @@ def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found
     if missing:
         return {"status": "failed", "reason": f"no longer diverges: {', '.join(missing)}", "diverges": []}
     status = "diverges" if shown else found.status
-    return {"status": status, "reason": "; ".join(d.says for d in shown), "diverges": [d.name for d in shown]}
+    kept = [d.claims[task.dtype] for d in shown if d.claims] or [subject.claims[task.dtype]]
+    says, names = "; ".join(d.says for d in shown), [d.name for d in shown]
+    return {"status": status, "reason": says, "diverges": names, "claim": kept[0]}
 
 
 def form(subject: Subject, task: Task, answer: Answer) -> str:

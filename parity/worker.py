@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from parity import devices, inputs, subjects
+from parity import blocks, devices, inputs, subjects
+from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.subjects import FRAMEWORKS, Subject, plugin
 
@@ -31,7 +32,7 @@ class Task:
     """One cell to run. subject: a built-in name or a plug-in's address. backward: gradients too."""
 
     subject: str
-    case: Case
+    case: Case | BlockCase
     dtype: str
     device: str
     seed: int
@@ -72,7 +73,12 @@ def answer(run, task: Task) -> Answer:
     """Run one task; every exception becomes its answer's error."""
     start = time.perf_counter()
     try:
-        tensors, dtypes = run(task, subjects.find(task.subject), given(task.case, task.dtype, task.seed))
+        found = subjects.find(task.subject)
+        if isinstance(task.case, BlockCase):
+            made = task.case, task.dtype, task.device, task.seed
+            tensors, dtypes = blocks.run(found.framework, found.block, *made), {}
+        else:
+            tensors, dtypes = run(task, found, given(task.case, task.dtype, task.seed))
         return Answer(tensors, dtypes, time.perf_counter() - start)
     except Exception as problem:
         return Answer({}, {}, time.perf_counter() - start, explain(problem))

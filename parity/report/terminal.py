@@ -90,7 +90,8 @@ def by_subject(record: dict) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("passed", "differs", "no evidence", "cannot", "failed", "median", "max"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for (subject, dtype, device), cells in groups.items():
+    order = {subject["name"]: n for n, subject in enumerate(record["subjects"])}
+    for (subject, dtype, device), cells in sorted(groups.items(), key=lambda group: order[group[0][0]]):
         counts = [sum(cell["status"] == status for cell in cells) for status in ORDER]
         errors, failed, nothing, differs, passed, cannot = counts
         shares = sorted(share(cell) for cell in cells if cell["status"] == "passed")

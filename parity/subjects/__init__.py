@@ -35,6 +35,7 @@ class Subject:
     diverges: declared differences from the contract (parity.subjects.divergences), each checked both ways.
     forward_only: device kinds on which the library has no backward.
     constants: float keywords it takes without giving their gradient.
+    block: the implementation of attention by which the package's own blocks run; "": it has none.
     process: where it runs: a plug-in's address; "": with all others of its framework.
     """
 
@@ -47,6 +48,7 @@ class Subject:
     exposes_lse: bool = False
     forward_only: tuple[str, ...] = ()
     constants: tuple[str, ...] = ()
+    block: str = ""
     process: str = ""
 
 

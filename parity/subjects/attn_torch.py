@@ -20,6 +20,6 @@ def loader(implementation):
 
 
 SUBJECTS = tuple(
-    Subject(f"attn_torch[{name}]", "torch", loader(name), claims, exposes_lse=True)
+    Subject(f"attn_torch[{name}]", "torch", loader(name), claims, exposes_lse=True, block=name)
     for name, claims in CLAIMS.items()
 )

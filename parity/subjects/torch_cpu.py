@@ -67,7 +67,9 @@ def absorbed(case, made, contract: Oracle) -> Oracle:
     shift = level.reshape(*made.q.shape[:-1], 1)
     options = {**made.options, "bias": made.options["bias"] - shift}
     found = oracle.attention(made.q, made.k, made.v, made.dout, **options)
-    wrong = replace(found.forward, lse=found.forward.lse + np.where(level == 0.0, 0.0, lost(contract)))
+    wrong = replace(
+        found.forward, mass=found.forward.mass * np.exp(np.where(level == 0.0, 0.0, lost(contract)))
+    )
     dout = found.call.axes.group_rows(made.dout)
     backward = oracle.backward(found.call, wrong, dout, oracle.EXACT)
     return replace(found, backward=backward, **oracle.gradients(found.call, backward, oracle.EXACT))
