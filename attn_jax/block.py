@@ -64,7 +64,10 @@ class LayerNorm(nnx.Module):
 
 
 class Block(nnx.Module):
-    """block as a module. x (..., T, C) -> (..., T, C)."""
+    """block as a module. x (..., T, C) -> (..., T, C).
+
+    Its parameters are drawn as the framework's own linear layers are; params.from_tree loads others.
+    """
 
     def __init__(self, n_embd, n_head, *, implementation="auto", rngs=None):
         rngs = nnx.Rngs(0) if rngs is None else rngs

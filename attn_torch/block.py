@@ -59,7 +59,10 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Block(nn.Module):
-    """block as a module. x (..., T, C) -> (..., T, C)."""
+    """block as a module. x (..., T, C) -> (..., T, C).
+
+    Its parameters are drawn as the framework's own linear layers are; params.from_tree loads others.
+    """
 
     def __init__(self, n_embd, n_head, *, implementation="auto"):
         super().__init__()

@@ -80,7 +80,7 @@ class MLP(nn.Module):
     def __init__(self, n_embd):
         super().__init__()
         self.n_embd = n_embd
-        self.c_fc = nn.Linear(n_embd, 4 * n_embd)
+        self.c_fc = nn.Linear(n_embd, 4 * n_embd)  # in float32 as precise as torch's global switches say
         self.c_proj = nn.Linear(4 * n_embd, n_embd)
 
     def forward(self, x):

@@ -4,6 +4,7 @@ Axes: T positions, C channels (n_embd), H heads (n_head), D = C / H head size.
 """
 
 import math
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -72,8 +73,8 @@ def merge_heads(x):
 
 
 def check_heads(n_embd, n_head):
-    """Raise ValueError unless n_head divides n_embd."""
-    if n_head < 1 or n_embd % n_head:
+    """Raise ValueError unless n_head is an integer that divides n_embd."""
+    if not isinstance(n_head, Integral) or n_head < 1 or n_embd % n_head:
         raise ValueError(f"n_head: got {n_head}, wanted a divisor of n_embd = {n_embd}")
 
 

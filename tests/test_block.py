@@ -151,6 +151,7 @@ BAD_CALLS = [  # what is called, with which x and n_head -> exception and text
     ("block", X[0, 0], HEADS, ValueError, RANK),
     ("block", X, 5, ValueError, "n_head: got 5, wanted a divisor of n_embd = 12"),
     ("block", X, 0, ValueError, "n_head: got 0, wanted a divisor of n_embd = 12"),
+    ("block", X, 3.0, ValueError, "n_head: got 3.0, wanted a divisor of n_embd = 12"),
     ("block", np.float32(X), HEADS, TypeError, "gain: got dtype float64, wanted float32, the dtype of x"),
     ("mlp", X[..., :7], HEADS, ValueError, WIDTH),
     ("mlp", np.float32(X), HEADS, TypeError, "x: got dtype float32, wanted its parameters' float64"),
