@@ -198,7 +198,7 @@ def make_activation(name: str, dtype: str, seed: int = 0) -> dict[str, np.ndarra
 
 
 def make_block(n_embd: int, n_head: int, B: int, T: int, dtype: str, seed: int = 0):
-    """(parameter tree, x (B, T, C), dout (B, T, C)) of the page's block; float64, rounded to dtype.
+    """(parameter tree, x (B, T, C), dout (B, T, C)) of the block; float64, rounded to dtype.
 
     The tree has the functional block's keys, (in, out)-oriented; gains and biases are not 1 and 0, so that
     one left out shows. The values do not depend on n_head, which must divide n_embd (ValueError).

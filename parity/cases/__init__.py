@@ -7,10 +7,11 @@ shape costs a compilation: the options vary inside a family. `parity.inputs.make
 
 from parity.cases.case import Case
 from parity.cases.options import DROPOUT, HEADS, LAYOUTS, MASKS, SCORES, TOGETHER
+from parity.cases.reports import REPORTS
 from parity.cases.shapes import SHAPES
 from parity.cases.values import VALUES
 
-__all__ = ["BUDGETS", "CATALOGUE", "Case", "select"]
+__all__ = ["BUDGETS", "CATALOGUE", "REPORTS", "Case", "select"]
 
 BUDGETS = ("quick", "default", "full")
 CASES = (*VALUES, *MASKS, *SCORES, *HEADS, *DROPOUT, *LAYOUTS, *TOGETHER, *SHAPES)

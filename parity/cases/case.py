@@ -11,7 +11,7 @@ class Case:
     """One input: shapes, how its values are filled and laid out in memory, and the contract's keywords.
 
     q: (*batch, H, Tq, D), or (Tq, D) without a head axis. kv: (*batch, Hkv, Tk, D). v is kv with v_dim for D.
-    budget: the smallest run that includes it. origin: the id of the public report it retells, if any.
+    budget: the smallest run that includes it. origin: the report it retells, an id of REPORTS, if any.
     fill: a name in parity.fills; layout: one in parity.inputs. poison: "keys" puts NaN into k and Inf into v
     where no query reads them, "queries" NaN into q and dout where nothing is visible; or both words.
     mask, bias, dropout_mask: (recipe, axes), a recipe of parity.fills and the axes it fills: "b1qk" is

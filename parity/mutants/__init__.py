@@ -6,8 +6,8 @@ or what is not. The verdict must reject every mutant and accept every twin.
 
 from parity.mutants import backward, block, dropout, heads, masking, norms, online, precision, scaling
 from parity.mutants.registry import DTYPES, MUTANTS, Mutant
-from parity.mutants.survey import Row, run, survey
+from parity.mutants.survey import Row, killers, run, survey
 
 THEMES = (scaling, masking, heads, dropout, online, backward, precision, norms, block)
 
-__all__ = ["DTYPES", "MUTANTS", "THEMES", "Mutant", "Row", "run", "survey"]
+__all__ = ["DTYPES", "MUTANTS", "THEMES", "Mutant", "Row", "killers", "run", "survey"]

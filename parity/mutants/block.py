@@ -108,7 +108,7 @@ def block_heads_interleaved(self, x):
     return self.xp.moveaxis(x.reshape(B, T, C // self.n_head, self.n_head), 3, 1)  # wrong: (H, D)
 
 
-@mutant(Block, "scale", origin="the page: the scale forgotten")
+@mutant(Block, "scale", origin="a classic: the scale forgotten")
 def block_scale_forgotten(self, D):
     """Scores are not scaled."""
     return 1.0  # wrong: 1 / sqrt(D)

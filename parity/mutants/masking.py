@@ -8,7 +8,7 @@ from parity.mutants.registry import mutant
 # ---- where and how hidden scores are hidden
 
 
-@mutant(Attention, "attend", origin="the page: masking after the softmax")
+@mutant(Attention, "attend", origin="a classic: masking after the softmax")
 def mask_after_softmax(self, q, k, v):
     """Weights are zeroed after the softmax and do not sum to one."""
     p, lse = self.softmax(self.add_bias(self.cap(self.scaled(self.product(q, k)))))  # wrong: not hidden
@@ -28,13 +28,13 @@ def mask_added_as_zero_one(self, s):
     return s + self.native(self.seen * 1.0)  # wrong: added
 
 
-@mutant(Attention, "hide", origin="the page: a finite mask value")
+@mutant(Attention, "hide", origin="a classic: a finite mask value")
 def mask_of_minus_1e4(self, s):
     """Hidden scores become -1e4, not -inf."""
     return self.xp.where(self.native(self.seen), s, -1e4)  # wrong: finite
 
 
-@mutant(Attention, "hide", origin="the page: a finite mask value")
+@mutant(Attention, "hide", origin="a classic: a finite mask value")
 def mask_adds_minus_1e4(self, s):
     """-1e4 is added to hidden scores."""
     return s + self.native(np.where(self.seen, 0.0, -1e4))  # wrong: finite

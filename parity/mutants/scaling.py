@@ -7,13 +7,13 @@ from parity.mutants.attention import NEG_INF, Attention
 from parity.mutants.registry import mutant
 
 
-@mutant(Attention, "scale", origin="the page: the scale forgotten")
+@mutant(Attention, "scale", origin="a classic: the scale forgotten")
 def scale_forgotten(self):
     """Scores are not scaled."""
     return 1.0 if self.options.get("scale") is None else self.options["scale"]  # wrong: 1 for 1 / sqrt(D)
 
 
-@mutant(Attention, "scale", origin="the page: D for its root")
+@mutant(Attention, "scale", origin="a classic: D for its root")
 def scale_by_d(self):
     """Scores are divided by D, not by its root."""
     scale = self.options.get("scale")
@@ -69,7 +69,7 @@ def softcap_after_bias(self, q, k):
     return self.hide(self.cap(self.add_bias(self.scaled(self.product(q, k)))))  # wrong: cap of the bias
 
 
-@mutant(Attention, "score", origin="the page: masks come last")
+@mutant(Attention, "score", origin="a classic: masks come last")
 def softcap_after_mask(self, q, k):
     """The soft cap is applied after the mask, so that hidden keys come back at -cap."""
     return self.cap(self.hide(self.add_bias(self.scaled(self.product(q, k)))))  # wrong: tanh(-inf) = -1

@@ -1,7 +1,7 @@
 """Mutants against the verdict: which cases kill which mutant, and whether its correct twin passes them."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import NamedTuple
@@ -60,6 +60,14 @@ def survey(
             for row in _meet(case, dtype, seed, arrays, alive):
                 kills[row.mutant, dtype, seed] += row.killed
                 yield row
+
+
+def killers(rows: Iterable[Row]) -> dict[tuple[str, str, int], list[str]]:
+    """(mutant, dtype, seed) -> the cases that killed it; an empty list: it is alive."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row.mutant, row.dtype, row.seed] += [row.case] * row.killed
+    return found
 
 
 def _meet(case: Case | str, dtype: str, seed: int, arrays: Arrays, mutants: list[Mutant]) -> Iterator[Row]:
