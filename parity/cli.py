@@ -16,7 +16,9 @@ from parity import devices
 
 devices.limit_threads()  # before NumPy is imported
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 WIDE = 200  # columns, where the output is not a terminal
 
 
@@ -44,8 +46,10 @@ DEFAULT_DTYPES = (Dtype.float32, Dtype.float64, Dtype.bfloat16)
 
 
 def console() -> Console:
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=WIDE)
+    made = Console(highlight=False, markup=False)  # names of subjects have brackets
+    if not made.is_terminal:
+        made.width = WIDE
+    return made
 
 
 @app.callback()
@@ -85,7 +89,7 @@ def run(
     try:
         started.start()
     except runner.NoDevice as missing:
-        Console(stderr=True).print(f"parity: --device {device}: {missing}", markup=False)
+        Console(stderr=True, highlight=False, markup=False).print(f"parity: --device {device}: {missing}")
         raise typer.Exit(2) from None
     raise typer.Exit(execute(started, budget, json_file, fail_fast))
 
@@ -236,23 +240,20 @@ def show(name: Annotated[str, typer.Argument(metavar="CASE")]) -> None:
     if name not in known:
         raise typer.BadParameter(f"no case named {name!r}; see `parity list cases`", param_hint="CASE")
     said, out = record.describe_case(known[name]), console()
-    out.print(f"{name}: {said['catches']}", markup=False)
+    out.print(f"{name}: {said['catches']}")
     if "picture" not in said:  # a block
-        out.print(
-            ", ".join(f"{key} {said[key]}" for key in ("n_embd", "n_head", "B", "T", "style")), markup=False
-        )
+        out.print(", ".join(f"{key} {said[key]}" for key in ("n_embd", "n_head", "B", "T", "style")))
         return
-    out.print(
-        f"  q {tuple(said['q'])}  k {tuple(said['kv'])}  v {(*said['kv'][:-1], said['v_dim'])}", markup=False
-    )
+    v_shape = (*said["kv"][:-1], said["v_dim"])
+    out.print(f"  q {tuple(said['q'])}  k {tuple(said['kv'])}  v {v_shape}")
     for key in ("fill", "layout", "poison", "origin"):
         if said[key]:
-            out.print(f"  {key} {said[key]}", markup=False)
+            out.print(f"  {key} {said[key]}")
     for option, value in said["options"].items():
-        out.print(f"  {option} = {value}", markup=False)
-    out.print("  what the queries (down) of the first head see of the keys (across):", markup=False)
+        out.print(f"  {option} = {value}")
+    out.print("  what the queries (down) of the first head see of the keys (across):")
     for row in said["picture"]:
-        out.print(f"    {row}", markup=False)
+        out.print(f"    {row}")
 
 
 def main() -> None:

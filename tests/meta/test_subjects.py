@@ -126,7 +126,7 @@ def test_two_divergences_at_once_are_told_apart():
 
 
 def test_less_precision_than_claimed_is_seen_and_may_be_absent():
-    """float64 in and out with float32 inside: worse than a float64 claim where it shows, exact by luck elsewhere."""
+    """float64 in and out, float32 inside: worse than a float64 claim, unless it happens to be exact."""
     less = coarser({"float64": "float64-as-float32"}, "float32 inside", "jax 0.0")
     case, claims = CATALOGUE["normal"], {"float64": "float64"}
     subject = Subject("planted", "jax", lambda: None, claims, diverges=(less,))

@@ -1,0 +1,61 @@
+"""What jax 0.10.2 and flax 0.12.8 do that a user may not expect. Each test fails on the day it changes."""
+
+import flax.linen
+import flax.nnx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.nn import dot_product_attention
+
+LIBRARIES = {
+    "jax.nn": dot_product_attention,
+    "flax.nnx": flax.nnx.dot_product_attention,
+    "flax.linen": flax.linen.dot_product_attention,
+}
+each_library = pytest.mark.parametrize("attend", LIBRARIES.values(), ids=LIBRARIES)
+
+
+def made(*shapes, dtype=jnp.float32):
+    random = np.random.default_rng(0)
+    return [jnp.asarray(random.standard_normal(shape)).astype(dtype) for shape in shapes]
+
+
+@each_library
+def test_a_query_that_sees_nothing_gets_the_mean_of_v(attend):
+    q, k, v = made(*[(1, 4, 2, 8)] * 3)  # (B, T, H, D)
+    mask = jnp.ones((1, 1, 4, 4), bool).at[:, :, 0].set(False)
+    out, pull = jax.vjp(lambda v: attend(q, k, v, mask=mask), v)
+    np.testing.assert_allclose(out[:, 0], v.mean(1), rtol=0, atol=2e-7)
+    (dv,) = pull(jnp.zeros_like(out).at[:, 0].set(1.0))
+    np.testing.assert_array_equal(dv, 0.25)
+
+
+@each_library
+def test_a_bias_of_minus_infinity_in_a_whole_row_gives_nan(attend):
+    q, k, v = made(*[(1, 4, 2, 8)] * 3)
+    bias = jnp.zeros((1, 1, 4, 4)).at[:, :, 0].set(-jnp.inf).astype(q.dtype)
+    out = attend(q, k, v, bias=bias)
+    assert np.isnan(out[:, 0]).all()
+    assert np.isfinite(out[:, 1:]).all()
+
+
+@each_library
+def test_nan_in_a_hidden_key_spares_the_output_and_spoils_the_gradient(attend):
+    q, k, v = made(*[(1, 4, 2, 8)] * 3)
+    k = k.at[:, 1].set(jnp.nan)
+    mask = jnp.ones((1, 1, 4, 4), bool).at[..., 1].set(False)
+    out, pull = jax.vjp(lambda q: attend(q, k, v, mask=mask), q)
+    assert np.isfinite(out).all()
+    assert np.isnan(pull(jnp.ones_like(out))[0]).all()
+
+
+def test_float64_is_float32_inside():
+    q, k, v = made(*[(1, 9, 2, 8)] * 3, dtype=jnp.float64)
+    s = jnp.einsum("btnh,bsnh->bnts", q, k) * 8**-0.5
+    right = jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(s), v)
+    with jax.numpy_dtype_promotion("standard"):  # under "strict" jax.nn refuses float64 altogether
+        off = {name: float(jnp.abs(attend(q, k, v) - right).max()) for name, attend in LIBRARIES.items()}
+    assert 1e-9 < off["jax.nn"] < 1e-6
+    assert off["flax.nnx"] == off["jax.nn"]  # nnx hands over
+    assert off["flax.linen"] < 1e-14

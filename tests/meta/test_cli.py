@@ -1,0 +1,152 @@
+"""The parity command: its options are a promise, its exit codes are what scripts read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from parity.cli import app
+from parity.runner import STATUSES
+
+PLUGINS = Path(__file__).with_name("plugins.py")
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    "run": [
+        *("--case", "--device", "--dtype", "--fail-fast", "--full"),
+        *("--json", "--quick", "--seed", "--subject", "--timeout"),
+    ],
+    "list": ["kind"],
+    "show": ["name"],
+}
+
+
+def parity(*words):
+    """(exit code, what was printed, the report or None)."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    path = Path("parity-report.json")
+    return result.exit_code, result.output, json.loads(path.read_text()) if path.exists() else None
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_options_are_frozen():
+    commands = get_command(app).commands
+    found = {
+        name: sorted(option for parameter in command.params for option in parameter.opts)
+        for name, command in commands.items()
+    }
+    assert found == {name: sorted(options) for name, options in COMMANDS.items()}
+
+
+def test_a_run_in_which_all_holds_exits_0_and_writes_its_record():
+    code, printed, report = parity(
+        "run", "--case", "causal", "--case", "mask-b*", "--subject", "torch.sdpa[flash]"
+    )
+    assert code == 0
+    assert report["schema"] == 1
+    assert report["summary"]["exit_code"] == 0
+    assert report["summary"]["complete"]
+    assert {cell["dtype"] for cell in report["cells"]} == {"float32", "float64", "bfloat16"}
+    assert report["environments"]["torch"]["precision"]["float32_matmul_precision"] == "highest"
+    assert report["environments"]["torch"]["threads"] == 1
+    assert report["seed"] == 0
+    assert "\ncausal " in printed
+    assert "0 failed" in printed.splitlines()[-2]
+    assert "no cuda here" in printed
+
+
+def test_a_failure_exits_1_and_says_where():
+    code, printed, report = parity(
+        "run", "--case", "normal", "--dtype", "float32", "--subject", f"{PLUGINS}:raises"
+    )
+    assert code == 1
+    assert "these heads are not for me" in printed
+    assert report["summary"]["error"] == 1
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        (["--case", "nosuch"], "no case matches 'nosuch'"),
+        (["--subject", "nosuch"], "no subject matches 'nosuch'"),
+        (["--dtype", "float8"], "'float8' is not one of"),
+        (["--device", "abacus"], "'abacus' is not one of"),
+        (["--quick", "--full"], "exclude each other"),
+        (["--seed", "-1"], "greater than or equal to 0"),
+        (["--what"], "No such option"),
+    ],
+)
+def test_wrong_usage_exits_2_and_runs_nothing(words, text):
+    code, printed, report = parity("run", *words)
+    assert code == 2
+    assert text in " ".join(printed.split())
+    assert report is None
+
+
+def test_a_device_that_is_not_there_exits_2_with_one_line():
+    code, printed, report = parity("run", "--device", "tpu", "--subject", "torch.sdpa", "--case", "normal")
+    assert (code, report) == (2, None)
+    assert printed.strip() == "parity: --device tpu: no tpu here: torch has cpu"
+
+
+def test_a_run_that_judges_nothing_exits_3():
+    code, _, report = parity("run", "--case", "plain", "--subject", "torch.MultiheadAttention")
+    assert code == 3
+    assert report["summary"]["unsupported"] == 3
+    assert {cell["reason"] for cell in report["cells"]} == {"takes (T, B, H * D) only"}
+
+
+def test_fail_fast_stops_at_the_first_failure():
+    words = ("--case", "normal*", "--case", "big*", "--dtype", "float32", "--subject", f"{PLUGINS}:raises")
+    code, _, report = parity("run", *words, "--fail-fast")
+    assert code == 1
+    assert report["summary"]["error"] == 1
+    assert not report["summary"]["complete"]
+
+
+def test_an_interrupt_leaves_a_valid_record(tmp_path):
+    command = [sys.executable, "-m", "parity", "run", "--subject", "torch*", "--json", "partial.json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(8)
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    report = json.loads((tmp_path / "partial.json").read_text())
+    assert "interrupted" in printed
+    assert not report["summary"]["complete"]
+    assert len(report["cells"]) == sum(report["summary"][status] for status in STATUSES)
+
+
+def test_list_and_show():
+    assert "mask-hidden-key" in parity("list")[1]
+    assert "torch.sdpa[math]" in parity("list", "subjects")[1]
+    assert "bfloat16-cpuflash" in parity("list", "claims")[1]
+    code, printed, _ = parity("show", "window-2-0-six")
+    assert code == 0
+    picture = [line.strip() for line in printed.splitlines() if set(line.strip()) <= {"#", "."}]
+    assert [row for row in picture if row] == ["#.....", "##....", "###...", ".###..", "..###.", "...###"]
+    assert parity("show", "nosuch")[0] == 2
+    assert "style module" in parity("show", "block-module")[1]
+
+
+def test_importing_the_harness_imports_no_framework():
+    program = (
+        "import sys, parity.cli, parity.runner, parity.subjects; parity.subjects.built_in(); "
+        "print({'torch', 'jax', 'flax'} & set(sys.modules))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "set()"
