@@ -81,7 +81,8 @@ def make(case: Case, dtype: str, seed: int = 0) -> Inputs:
     options = {name: _option(case, name, value, dtype, seed) for name, value in case.options.items()}
     if case.poison:
         _poison(case, arrays, options)
-    return Inputs(*(represent(arrays[name], dtype) for name in shapes), options, case.layout)
+    rounded = {name: represent(array, dtype) for name, array in arrays.items()}
+    return Inputs(**rounded, options=options, layout=case.layout)
 
 
 def _option(case: Case, name: str, value, dtype: str, seed: int):

@@ -96,7 +96,7 @@ class Attention:
         return self.xp.where(self.native(self.seen.any(-1, keepdims=True)), x, 0.0)
 
     def drop_unread(self, x):  # (B, H, 1, Tk, X)
-        read = self.seen.any((2, 3))[:, :, None, :, None]
+        read = np.any(self.seen, axis=(2, 3), keepdims=True).mT
         return self.xp.where(self.native(read), x, 0.0)
 
     # ---- what a query sees: NumPy, (B | 1, H | 1, G | 1, Tq | 1, Tk | 1) bool

@@ -5,6 +5,7 @@ Axes: B batch, H heads, T positions, D head size, C channels.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,12 @@ class Layer:
     def run(self) -> dict[str, np.ndarray]:
         """out and the gradient of every input that has one, named d + its name."""
         with self.arrays.settings(), np.errstate(all="ignore"):
-            found = {name: self.store(x) for name, x in self.results(**self.load(self.inputs)).items()}
+            found = {name: self.store(x) for name, x in self.results(self.load(self.inputs)).items()}
             return {name: np.asarray(self.arrays.numpy(x), np.float64) for name, x in found.items()}
+
+    def results(self, t: dict) -> dict:
+        """From the native tensors t, by name, to out and the gradients."""
+        raise NotImplementedError
 
     def load(self, inputs):
         """The float inputs as native arrays."""
@@ -50,10 +55,11 @@ class LayerNorm(Layer):
 
     operator = "layer_norm"
 
-    def results(self, x, gain, bias, dout):
-        x_hat, r = self.normalise(x)
-        dx_hat = dout * self.gain(gain)
-        out = x_hat * self.gain(gain) + self.bias(bias)
+    def results(self, t):
+        gain, dout = self.gain(t["gain"]), t["dout"]
+        x_hat, r = self.normalise(t["x"])
+        dx_hat = dout * gain
+        out = x_hat * gain + self.bias(t["bias"])
         dgain, dbias = self.sum_rows(dout * x_hat), self.sum_rows(dout)
         return {"out": out, "dx": self.dx(dx_hat, x_hat, r), "dgain": dgain, "dbias": dbias}
 
@@ -90,9 +96,9 @@ class RMSNorm(LayerNorm):
 
     operator = "rms_norm"
 
-    def results(self, x, gain, dout, offset):
-        x_hat, r = self.normalise(x)
-        scale = self.offset_gain(offset, gain)
+    def results(self, t):
+        dout, scale = t["dout"], self.offset_gain(t["offset"], t["gain"])
+        x_hat, r = self.normalise(t["x"])
         dx = self.dx(dout * scale, x_hat, r)
         return {"out": x_hat * scale, "dx": dx, "dgain": self.sum_rows(dout * x_hat)}
 
@@ -114,8 +120,8 @@ class Gelu(Layer):
 
     operator = "gelu"
 
-    def results(self, x, dout):
-        return {"out": self.value(x), "dx": dout * self.slope(x)}
+    def results(self, t):
+        return {"out": self.value(t["x"]), "dx": t["dout"] * self.slope(t["x"])}
 
     def value(self, x):
         return x * self.cdf(x)
@@ -138,12 +144,13 @@ class Rotary(Layer):
 
     operator = "rotary"
 
-    def results(self, x, positions, dout):
-        D = x.shape[-1]
+    def results(self, t):
+        D = t["x"].shape[-1]
         frequencies = self.theta() ** (-np.arange(0, D, 2) / self.frequency_span(D))
-        angle = self.angles(self.positions(positions)[:, None] * frequencies)  # (T, D / 2)
+        angle = self.angles(self.positions(t["positions"])[:, None] * frequencies)  # (T, D / 2)
         cos, sin = self.native(np.cos(angle)), self.native(np.sin(angle))
-        return {"out": self.turn(x, cos, sin), "dx": self.turn(dout, cos, self.backward_sign() * sin)}
+        out, dx = self.turn(t["x"], cos, sin), self.turn(t["dout"], cos, self.backward_sign() * sin)
+        return {"out": out, "dx": dx}
 
     def theta(self):
         return 1e4
@@ -181,25 +188,26 @@ class Block(Layer):
         weights = {name: self.native(x) for name, x in flatten(inputs["params"]).items()}
         return super().load({name: x for name, x in inputs.items() if name != "params"}) | weights
 
-    def results(self, x, dout, n_head, **w):
-        self.n_head, rows = n_head, self.store
+    def results(self, t):
+        w, store, self.n_head = t, self.store, t["n_head"]
+        x, dout = t["x"], t["dout"]
         h, back_ln1 = self.norm(x, w["ln1_gain"], w["ln1_bias"])
-        q, k, v = self.heads(rows(h @ w["w_qkv"] + w["b_qkv"]))
+        q, k, v = self.heads(store(h @ w["w_qkv"] + w["b_qkv"]))
         y, back_attention = self.attention(q, k, v)
-        y = rows(self.merge(y))
-        x1 = self.residual(x, rows(y @ w["w_out"] + self.output_bias(w["b_out"])), h)
+        y = store(self.merge(y))
+        x1 = self.residual(x, store(y @ w["w_out"] + self.output_bias(w["b_out"])), h)
         h2, back_ln2 = self.second_norm(x, x1, w)
-        f = rows(h2 @ w["w_fc"] + w["b_fc"])
-        g = rows(self.activation(f))
-        out = self.residual(x1, rows(g @ w["w_proj"] + w["b_proj"]), h2)
+        f = store(h2 @ w["w_fc"] + w["b_fc"])
+        g = store(self.activation(f))
+        out = self.residual(x1, store(g @ w["w_proj"] + w["b_proj"]), h2)
         d = {}
         dg, d["w_proj"], d["b_proj"] = self.linear_backward(dout, g, w["w_proj"])
-        df = rows(dg * self.activation_slope(f))
+        df = store(dg * self.activation_slope(f))
         dh2, d["w_fc"], d["b_fc"] = self.linear_backward(df, h2, w["w_fc"])
         dx1, d["ln2_gain"], d["ln2_bias"] = back_ln2(dh2)
         dx1 = self.residual_backward(dout, dx1)
         dy, d["w_out"], d["b_out"] = self.linear_backward(dx1, y, w["w_out"])
-        dqkv = rows(self.unheads(*back_attention(self.unmerge(dy))))
+        dqkv = store(self.unheads(*back_attention(self.unmerge(dy))))
         dh, d["w_qkv"], d["b_qkv"] = self.linear_backward(dqkv, h, w["w_qkv"])
         dx, d["ln1_gain"], d["ln1_bias"] = back_ln1(dh)
         gradients = {f"dparams.{PATHS[name]}": gradient for name, gradient in d.items()}
@@ -293,7 +301,7 @@ def flatten(params: dict) -> dict[str, np.ndarray]:
     """The parameters of make_block by short names, the keys of PATHS."""
     flat = {}
     for name, path in PATHS.items():
-        leaf = params
+        leaf: Any = params
         for key in path.split("."):
             leaf = leaf[int(key) if key.isdigit() else key]
         flat[name] = leaf

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 MUTANTS: dict[str, "Mutant"] = {}
@@ -15,7 +16,7 @@ class Mutant:
     theme: str  # the file it is in
     does: str  # what it does wrong, in one line
     origin: str  # the public report, or what it is a slip of
-    right: type
+    right: type[Any]
     step: str
     wrong: Callable
     gradient_only: bool  # out and lse are right
@@ -31,7 +32,7 @@ class Mutant:
         return type(self.right.__name__, (self.right,), {self.step: self.wrong})
 
 
-def mutant(right: type, step: str, origin: str = "", gradient_only: bool = False, dtypes=DTYPES):
+def mutant(right: type[Any], step: str, origin: str = "", gradient_only: bool = False, dtypes=DTYPES):
     """Register the decorated method as a mutant of `right`: its name and docstring become the mutant's.
 
     Raises AttributeError where `right` has no such step, ValueError where the name is taken or unexplained.

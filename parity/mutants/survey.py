@@ -54,7 +54,8 @@ def survey(
     arrays = load(framework)
     mutants = list(MUTANTS.values() if mutants is None else mutants)
     kills: Counter = Counter()
-    for case in [*select("default"), *LAYERS] if cases is None else cases:
+    chosen: list[Case | str] = [*select("default"), *LAYERS] if cases is None else list(cases)
+    for case in chosen:
         for dtype, seed in product(dtypes, seeds):
             alive = [m for m in mutants if dtype in m.dtypes and kills[m.name, dtype, seed] < enough]
             for row in _meet(case, dtype, seed, arrays, alive):
