@@ -69,12 +69,14 @@ def test_one_dominant_score_is_a_lookup_and_tied_scores_are_a_mean(framework):
 @both_frameworks
 @pytest.mark.parametrize("D", [4, 64, 256])
 def test_dot_products_have_variance_d_and_scaled_ones_variance_1(framework, D):
-    """Of the scores that weights and lse betray, 64 queries by 64 keys: within five standard errors of 64."""
-    q, k, v = drawn(64, D), drawn(64, D, seed=2), np.zeros((64, 1))
+    """The scores that weights and lse betray, of n queries by n keys: within five standard errors."""
+    n = 64
+    error = math.sqrt(4 / (n * D) + 2 / n**2)  # of the lengths of queries and keys; of their directions
+    q, k, v = drawn(n, D), drawn(n, D, seed=2), np.zeros((n, 1))
     for scale, variance in ((1.0, D), (None, 1.0)):
         _, lse, weights = attend(framework, scale=scale, return_lse=True, return_weights=True)(q, k, v)
         scores = np.log(weights) + lse[:, None]
-        assert abs(scores.var() / variance - 1) < 5 * math.sqrt(2 / 64)
+        assert abs(scores.var() / variance - 1) < 5 * error
 
 
 @both_frameworks
