@@ -1,4 +1,7 @@
-"""python -m benchmarks run | compare. Exit code 0; 1 if a check failed or a rate is above the roof; 2 for wrong usage."""
+"""python -m benchmarks run | compare.
+
+Exit code 0; 1 if a parity check failed or a rate is above what the machine can do; 2 for wrong usage.
+"""
 
 from datetime import datetime
 from pathlib import Path
@@ -34,22 +37,21 @@ def run(
     from benchmarks import cells, contenders, report, timing
     from parity import devices
 
-    plan = cells.full() if full else cells.quick()
-    plan = [c for c in plan if (not variant or c.variant in variant) and (not length or c.T in length)]
-    names = subject or [name for name in contenders.everyone() if name not in contenders.NOT_TIMED]
-    if unknown := set(names) - set(contenders.everyone()):
+    grid = cells.full() if full else cells.quick()
+    plan = [c for c in grid if (not variant or c.variant in variant) and (not length or c.T in length)]
+    everyone = contenders.everyone()
+    names = subject or [name for name in everyone if name not in contenders.NOT_TIMED]
+    if unknown := set(names) - set(everyone):
         raise typer.BadParameter(
-            f"no contender {', '.join(sorted(unknown))}; there are: {', '.join(contenders.everyone())}"
+            f"no contender {', '.join(sorted(unknown))}; there are: {', '.join(everyone)}"
         )
     if not plan:
         raise typer.BadParameter("no cell is left to measure")
     if device not in devices.KINDS:
         raise typer.BadParameter(f"device: got {device}, wanted one of {', '.join(devices.KINDS)}")
-    kind = "full" if full else "quick"
-    name = f"{datetime.now():%Y-%m-%d-%H%M}-{kind}-{device}"
-    record = timing.measure(
-        name, plan, names, device, threads or devices.cores(), seed, budget or (60.0 if full else 8.0)
-    )
+    name = f"{datetime.now():%Y-%m-%d-%H%M}-{'full' if full else 'quick'}-{device}"
+    budget = budget or (60.0 if full else 8.0)
+    record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, budget)
     console = Console()
     report.to_terminal(record, console)
     written = report.write(record, out or RESULTS / name)

@@ -27,7 +27,7 @@ FORWARD, BOTH = "forward", "forward+backward"
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload. variant: a key of VARIANTS. passes: FORWARD or BOTH. weighed: its memory is measured too."""
+    """One workload. variant: a key of VARIANTS. passes: FORWARD or BOTH. weighed: measure memory too."""
 
     variant: str
     passes: str
@@ -84,15 +84,15 @@ class Cell:
         )  # here, so that a process that only runs jax never imports torch
 
         case = self.case()
-        kv_length = case.kv_lengths and case.kv_lengths[0]
+        kv_length = self.T // 2 if self.variant == "padded" else None
         return visible_pairs(self.Tq, self.T, case.causal, case.window, kv_length=kv_length)
 
     def flops(self, pairs: int | None = None) -> int:
         """Useful floating-point operations: those of the matrix products, none counted twice.
 
-        Forward 2 products over the pairs (q k^T, w v), backward 4 more (dw, dv, dq, dk). Scores that a backward
-        pass recomputes are not counted: papers on flash attention count them, 3.5 times the forward pass
-        where this says 3. A block adds its four projections, 24 C^2 a position (12 multiply-adds: 3 + 1 + 4 + 4).
+        Forward 2 products over the pairs (q k^T, w v), backward 4 more (dw, dv, dq, dk). Scores that a
+        backward pass recomputes are not counted: papers on flash attention count them, 3.5 times the forward
+        pass where this says 3. A block adds its four projections: 12 C^2 multiply-adds a position.
         pairs: another count in place of the visible ones.
         """
         pairs = self.pairs() if pairs is None else pairs
@@ -110,7 +110,7 @@ class Cell:
         return 2 * self.B * self.H_kv * self.T * self.D * ITEMSIZE[self.dtype]
 
     def result_bytes(self) -> int:
-        """Bytes of the outputs, and of the gradients of q, k, v: memory that every implementation must return."""
+        """Bytes of the output, and of the gradients of q, k, v: memory that no implementation can spare."""
         q, kv = (self.B * h * t * self.D for h, t in ((self.H, self.Tq), (2 * self.H_kv, self.T)))
         return (q + (q + kv if self.backward else 0)) * ITEMSIZE[self.dtype]
 
@@ -122,7 +122,7 @@ def quick() -> Iterator[Cell]:
 
 
 def full() -> Iterator[Cell]:
-    """Every workload over the lengths where it says something; two sequences a batch where that is not long."""
+    """Every workload over the lengths where it says something; two sequences a batch up to 2048."""
     lengths = [2**n for n in range(7, 16)]  # 128 .. 32768
     some = [512, 1024, 2048, 4096, 8192]
 

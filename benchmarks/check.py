@@ -1,8 +1,12 @@
-"""Correctness before timing: the very program that will be timed, at the timed shape, against the float64 oracle.
+"""Correctness before timing, by the bounds of parity and nothing else.
 
-The oracle holds every pair, too many at long lengths, so it is asked about some rows of queries only. To compare
-gradients the program gets a cotangent that is zero outside these rows: then dq is theirs alone, dk and dv come
-from them alone, exactly, and the bound of the smaller problem holds for the whole.
+Attention: the very program that will be timed, at its shape, against the float64 oracle. The oracle holds
+every pair, too many at long lengths, so it is asked about some rows of queries only. To compare gradients the
+program gets a cotangent that is zero outside these rows: then dq is theirs alone, dk and dv come from them
+alone, exactly, and the bound of the smaller problem holds for the whole.
+
+A block: at a short length, output and all gradients within Monte-Carlo limits. Its attention is checked at
+every length by the cells of attention.
 """
 
 from functools import lru_cache
@@ -11,23 +15,41 @@ import numpy as np
 
 from benchmarks.cells import Cell
 from benchmarks.program import Program
-from parity import bounds, inputs, oracle, verdict
+from parity import bounds, inputs, montecarlo, oracle, oracle_block, verdict
 from parity.cases import Case
 
 ROWS = 32  # queries: the last ones, which see most, and as many from the middle
+SHORT = 8  # positions of a block that is checked
 
 
-def judge(cell: Cell, claim: str, program: Program, on) -> dict:
-    """{"verdict": parity's word, "max_share": the largest error as a share of its bound, "reason": of a failure}."""
+def attention(cell: Cell, claim: str, program: Program, on) -> dict:
+    """The finding on a program of this cell, over the last rows and middle ones."""
     judged = []
     for start in sorted({max(0, cell.Tq - ROWS), max(0, cell.Tq // 2 - ROWS)}):
         rows = slice(start, min(start + ROWS, cell.Tq))
         exact, allowed = expected(cell.case(), cell.dtype, rows.start, rows.stop, claim)
         judged += verdict.judge_all(results(cell, rows, program, on), exact, allowed).tensors
-    found = verdict.Verdict(tuple(judged))
-    wrong = [t for t in judged if t.status == verdict.FAILED]
+    return finding(claim, verdict.Verdict(tuple(judged)))
+
+
+def block(cell: Cell, claim: str, results: dict) -> dict:
+    """The finding on a block's results ("out", "dx", "dparams..."; float64) for the cell short(cell)."""
+    exact, allowed = block_limits(cell, claim)
+    return finding(claim, verdict.judge_all(results, exact, allowed[claim], warn_above=montecarlo.WARN_ABOVE))
+
+
+def finding(claim: str, found: verdict.Verdict) -> dict:
+    """{"claim", "verdict": parity's, "max_share": largest error over its bound, "reason": of a failure}."""
+    wrong = [tensor for tensor in found.tensors if tensor.status == verdict.FAILED]
     reasons = [t.reason or f"{t.name} is off by {t.max_share:.3g} times its bound" for t in wrong]
-    return {"verdict": found.status, "max_share": found.worst.max_share, "reason": "; ".join(reasons)}
+    share = found.worst.max_share if found.worst else 0.0
+    return {"claim": claim, "verdict": found.status, "max_share": share, "reason": "; ".join(reasons)}
+
+
+@lru_cache(maxsize=1)
+def made(case: Case, dtype: str) -> inputs.Inputs:
+    """The case's arrays in NumPy, made once for all contenders."""
+    return inputs.make(case, dtype)
 
 
 @lru_cache(maxsize=4)  # the next contender of the cell asks for the same
@@ -37,23 +59,6 @@ def expected(case: Case, dtype: str, start: int, stop: int, claim: str) -> tuple
     q, dout = (x[..., start:stop, :] for x in (given.q, given.dout))
     exact = oracle.attention(q, given.k, given.v, dout, **given.options | {"q_offset": start})
     return exact, bounds.attention(exact, bounds.CLAIMS[claim])
-
-
-@lru_cache(maxsize=1)
-def made(case: Case, dtype: str) -> inputs.Inputs:
-    """The case's arrays in NumPy, made once for all contenders."""
-    return inputs.make(case, dtype)
-
-
-def made_block(cell: Cell) -> tuple[dict, np.ndarray, np.ndarray]:
-    """(parameter tree, x, dout), each x and dout (B, T, C)."""
-    return inputs.make_block(cell.C, cell.H, cell.B, cell.T, cell.dtype)
-
-
-def forget():
-    """Let go of what is kept for the next contender of a cell."""
-    made.cache_clear()
-    expected.cache_clear()
 
 
 def results(cell: Cell, rows: slice, program: Program, on) -> dict[str, np.ndarray]:
@@ -67,3 +72,20 @@ def results(cell: Cell, rows: slice, program: Program, on) -> dict[str, np.ndarr
     out, dq, dk, dv = map(on.fetch, program.call(on.place(dout, cell.dtype)))
     stray = np.any(np.delete(dq, np.r_[rows], axis=-2))
     return {"out": out[..., rows, :], "dq": np.where(stray, np.nan, dq[..., rows, :]), "dk": dk, "dv": dv}
+
+
+def made_block(cell: Cell) -> tuple[dict, np.ndarray, np.ndarray]:
+    """(parameter tree, x, dout), x and dout (B, T, C)."""
+    return inputs.make_block(cell.C, cell.H, cell.B, cell.T, cell.dtype)
+
+
+@lru_cache(maxsize=1)
+def block_limits(cell: Cell, claim: str) -> tuple[dict, dict]:
+    tree, x, dout = made_block(cell)
+    return montecarlo.limits(oracle_block.block, {"params": tree, "x": x}, dout, [claim], n_head=cell.H)
+
+
+def forget():
+    """Let go of the arrays that are kept for the next contender of a cell."""
+    made.cache_clear()
+    expected.cache_clear()

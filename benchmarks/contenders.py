@@ -1,4 +1,4 @@
-"""Who is measured: parity's subjects for attention, whole blocks for blocks. Nothing is imported before it runs."""
+"""Who is measured: the subjects of parity, and whole blocks. Nothing is imported before it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ NOT_TIMED = {
 
 @dataclass(frozen=True)
 class Contender:
-    """load() gives f(q, k, v, **options); for a block, a loader of blocks.py. claims: dtype -> parity's claim."""
+    """load() gives f(q, k, v, **options), or for a block a loader of blocks.py. claims: dtype -> claim."""
 
     name: str
     framework: str

@@ -1,8 +1,9 @@
-"""Peak memory of one call in a process of its own. Three measures that mean different things and are never merged.
+"""Peak memory of one call in a process of its own: three measures of different things, never merged.
 
-resident growth: how far the process's resident set rose above what it held before the call (inputs, code, compiled
-  program); coarse, whole pages, every allocator. compiler estimate: what XLA plans for the program. allocator peak:
-  what the accelerator's allocator handed out at most, beyond what it held before the call.
+resident growth: how far the process's resident set rose above what it held before the call (inputs, code,
+  compiled program); coarse, whole pages, every allocator.
+compiler estimate: what XLA plans for the program, inputs included.
+allocator peak: the most that the accelerator's allocator handed out, beyond what it held before the call.
 """
 
 from benchmarks import check, resident
@@ -14,7 +15,7 @@ SMALL = 64  # positions of the call before the measured one: libraries, threads 
 
 
 def measure(framework: str, device: str, threads: int, cell: Cell, name: str) -> dict:
-    """{"resident_growth_mib", "compiler_estimate_mib", "allocator_peak_mib"}, None where there is no such figure.
+    """{"resident_growth_mib", "compiler_estimate_mib", "allocator_peak_mib"}, None where there is none.
 
     Raises RuntimeError if the process ends without an answer.
     """

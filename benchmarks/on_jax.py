@@ -16,7 +16,7 @@ COUNTED = re.compile(r" (dot|while|fusion)\(")
 
 
 def start(device: str, threads: int) -> dict:
-    """Set precision; what was set, as jax reports it. Threads were set by the environment before the import."""
+    """Set precision; what was set, as jax reports it. Threads come from the environment of the process."""
     jax.config.update("jax_platforms", device)
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_enable_compilation_cache", False)
@@ -41,7 +41,7 @@ def place(x: np.ndarray, dtype: str) -> jax.Array:
 
 
 def fetch(x: jax.Array) -> np.ndarray:
-    return np.asarray(x.astype("float32") if x.dtype == "bfloat16" else x).astype(np.float64)
+    return np.asarray(x).astype(np.float64)
 
 
 def wait(result) -> None:
@@ -58,25 +58,15 @@ def compiled(f, leaves: tuple, options: dict, dout) -> Program:
     static = {name: x for name, x in options.items() if name not in arrays}
 
     def forward(leaves, arrays):
-        return only_output(f(*leaves, **static, **arrays))
+        return (only_output(f(*leaves, **static, **arrays)),)
 
     def both(leaves, arrays, dout):
         out, pullback = jax.vjp(lambda *leaves: forward(leaves, arrays), *leaves)
-        return (out, *pullback(dout))
+        return (*out, *pullback((dout,)))
 
     started = time.perf_counter()
-    if dout is None:
-        run = jax.jit(lambda leaves, arrays: (forward(leaves, arrays),)).lower(leaves, arrays).compile()
-
-        def call():
-            return run(leaves, arrays)
-
-    else:
-        run = jax.jit(both).lower(leaves, arrays, dout).compile()
-
-        def call(dout=dout):
-            return run(leaves, arrays, dout)
-
+    run, last = (jax.jit(forward), ()) if dout is None else (jax.jit(both), (dout,))
+    run = run.lower(leaves, arrays, *last).compile()
     compile_s = time.perf_counter() - started
     memory = run.memory_analysis()
     estimate = (
@@ -85,7 +75,12 @@ def compiled(f, leaves: tuple, options: dict, dout) -> Program:
         + memory.temp_size_in_bytes
         - memory.alias_size_in_bytes
     )
-    return Program(call, compile_s, estimate, backend=lambda: backend(run.as_text()))
+    return Program(
+        lambda *dout: run(leaves, arrays, *(dout or last)),
+        compile_s,
+        estimate,
+        backend=lambda: backend(run.as_text()),
+    )
 
 
 def only_output(result):

@@ -31,12 +31,12 @@ def start(device: str, threads: int) -> dict:
 
 def place(x: np.ndarray, dtype: str) -> torch.Tensor:
     """A NumPy array on the device: floats in dtype, integers and booleans as they are."""
-    x = torch.tensor(x)
-    return x.to(getattr(torch, dtype)) if x.is_floating_point() else x
+    made = torch.tensor(x)
+    return made.to(getattr(torch, dtype)) if made.is_floating_point() else made
 
 
 def fetch(x: torch.Tensor) -> np.ndarray:
-    return x.detach().to("cpu", torch.float64).numpy()
+    return torch.as_tensor(x).detach().to("cpu", torch.float64).numpy()
 
 
 def wait(result) -> None:
@@ -46,22 +46,20 @@ def wait(result) -> None:
 
 
 def compiled(f, leaves: tuple, options: dict, dout) -> Program:
-    """f(*leaves, **options) and, where dout is given, all its gradients, as one call; nothing to compile ahead."""
-    if dout is None:
+    """f(*leaves, **options) and, where dout is given, all its gradients: one call, nothing compiled ahead."""
 
-        def call():
-            with torch.no_grad():
-                return (only_output(f(*leaves, **options)),)
+    def forward():
+        with torch.no_grad():
+            return (only_output(f(*leaves, **options)),)
 
-    else:
-        for leaf in leaves:
-            leaf.requires_grad_()
+    def both(dout=dout):
+        out = only_output(f(*leaves, **options))
+        return (out, *torch.autograd.grad(out, leaves, dout))
 
-        def call(dout=dout):
-            out = only_output(f(*leaves, **options))
-            return (out, *torch.autograd.grad(out, leaves, dout))
-
-    return Program(call, compile_s=None, estimate_bytes=None, backend=lambda: backend(call))
+    for leaf in leaves:
+        leaf.requires_grad_(dout is not None)
+    call = forward if dout is None else both
+    return Program(call, backend=lambda: backend(call))
 
 
 def only_output(result):
@@ -82,7 +80,7 @@ def backend(call) -> str:
 
 @contextmanager
 def quiet():
-    """Nothing reaches the process's stderr: the profiler announces itself there, and has no switch for it."""
+    """Keep the process's stderr silent: the profiler announces itself there, and has no switch for it."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
@@ -107,7 +105,7 @@ def copy(n_bytes: int, dtype: str) -> Program:
 
 
 def reset_peak() -> int:
-    """Bytes the device's allocator holds now, its peak counted from here; 0 where it does not count (a CPU)."""
+    """Bytes the allocator holds now, its peak counted from here; 0 where it does not count (a CPU)."""
     if torch.get_default_device().type != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """call() runs it and returns native arrays; a program with gradients also takes another cotangent, call(dout).
+    """call() runs it and returns native arrays; one with gradients also takes another cotangent, call(dout).
 
     compile_s: seconds of ahead-of-time tracing and compiling, None where there is none.
     estimate_bytes: arguments + outputs + temporaries - aliases by the compiler's account, None without one.

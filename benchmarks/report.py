@@ -14,21 +14,23 @@ from benchmarks import plots, roofline, tables
 from benchmarks.timing import SCHEMA
 
 LIMITS = (
-    "One machine, these versions, this day. Ratios travel further than milliseconds, neither travels far: measure anew.",
-    "Each call is timed alone, waited for, on random normal inputs in cached or uncached memory as the rounds left it: not a "
-    "model that trains, where calls overlap, memory is shared and inputs differ.",
-    "Wall-clock time of a call from Python, dispatch included. At short lengths that is most of it; on an accelerator it is not "
-    "the kernel's time.",
-    "A library that takes a mask in place of a window or a length gets one that is made inside the timed call.",
-    "The fixed cost of an eager call and the compile time of a compiled one are different prices; compile time stands apart and "
-    "is paid once for each shape.",
-    "Resident growth is coarse: whole pages, every allocator, one call after warming up. It is not comparable with the "
-    "compiler's estimate, which counts inputs, nor with an accelerator's allocator.",
-    "Useful operations leave out what a backward pass recomputes, the softmax and the masks. A share of the roof says how "
-    "near the products alone come to a plain matrix product of the same dtype.",
-    "With few rounds an interval is rough: n stands beside each median. Rounds are resampled as wholes; what a machine does "
-    "over hours is not in them.",
-    "Speed says nothing of accuracy: every contender here passed the check of the claim it makes, and claims differ.",
+    "One machine, these versions, this day. Ratios travel further than milliseconds, neither travels far: "
+    "measure anew.",
+    "Each call is timed by itself and waited for, on random normal inputs. A model that trains overlaps its "
+    "calls, shares its memory and has other inputs.",
+    "Wall-clock time of a call from Python, dispatch included. At short lengths that is most of it; on an "
+    "accelerator it is not the kernel's time.",
+    "A library that has a mask but no window or no lengths gets a mask that is made inside the timed call.",
+    "A compiled call is cheap after it was compiled, once for each shape; an eager one costs the same each "
+    "time. Compile time stands in a table of its own and in no ratio.",
+    "Resident growth is coarse: whole pages, every allocator, one call after a short one. It is no match for "
+    "the compiler's estimate, which counts the inputs, nor with an accelerator's allocator.",
+    "Useful operations are those of the matrix products; what a backward pass recomputes, the softmax and "
+    "the masks are not among them. A share of the roof says how near these products come to a plain one.",
+    "With few rounds an interval is rough: n stands beside each median. Rounds are resampled whole; what a "
+    "machine does over hours is not in them.",
+    "Speed is not accuracy. Claims of arithmetic differ, and each was held to its own; where these inputs "
+    "prove nothing (half precision at great length), the check says no evidence.",
 )
 
 
@@ -43,7 +45,7 @@ def problems(record: dict) -> list[str]:
         for (name, workload, why), T in failed.items()
     ]
     return found + [
-        f"{row['subject']} at {row['workload']}, T={row['cell']['T']} is above the roof: the count or the clock is wrong"
+        f"{row['subject']} at {row['workload']}, T = {row['cell']['T']}: above the roof, a wrong count or clock"
         for row in tables.timed(record)
         if roofline.impossible(row, record["roofs"])
     ]
@@ -60,15 +62,12 @@ def facts(record: dict) -> list[tuple[str, str]]:
 
 
 def headline(record: dict) -> str:
-    threads = {name: seen["threads"] for name, seen in record["frameworks"].items()}
-    counted = {
-        "timed": len(tables.timed(record)),
-        "not timed": len(record["rows"]) - len(tables.timed(record)),
-    }
+    timed, rows = len(tables.timed(record)), len(record["rows"])
+    around = record["environment"]
+    threads = ", ".join(f"{name} {seen['threads']}" for name, seen in record["frameworks"].items())
     return (
-        f"{counted['timed']} cells timed, {counted['not timed']} not; {record['environment']['processor']}; threads: "
-        + ", ".join(f"{name} {n}" for name, n in threads.items())
-        + f"; load before the run: {record['environment']['load before the run']}."
+        f"{timed} of {rows} cells timed on {around['device']}: {around['processor']}. Threads: {threads}. "
+        f"Load before the run: {around['load before the run']}."
     )
 
 

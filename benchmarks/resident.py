@@ -23,7 +23,7 @@ def settle() -> int:
 
 
 def return_freed_memory() -> None:
-    """From here on, a large buffer leaves the process when it is freed (glibc else keeps ever larger ones)."""
+    """From here on a large buffer leaves the process when it is freed: glibc else keeps ever larger ones."""
     if sys.platform == "linux":
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**17)
 

@@ -1,6 +1,6 @@
 """What the machine can do, measured in the same run by both frameworks: matrix products and copies.
 
-The roof of a dtype is the best rate that any framework showed at any size and any time of the run.
+The roof of a dtype is the best rate that any framework showed, at any size and any time of the run.
 """
 
 import numpy as np
@@ -10,10 +10,8 @@ from benchmarks.cells import Cell
 SIDES = {"cpu": (1024, 2048)}  # of the square matrices; an accelerator needs larger ones
 LARGE_SIDES = (4096, 8192)
 BEYOND_CACHES = 2**28  # bytes
-BUG, COPY_BUG = (
-    1.0,
-    1.5,
-)  # shares above these cannot be: a copy also reads what it overwrites, so a reader may win a third
+# Shares that cannot be. A copy also reads what it overwrites, so that one who only reads may win a third.
+BUG = {"matmul": 1.0, "copy": 1.5}
 
 
 def probe(sessions: dict, cell: Cell, device: str) -> list[dict]:
@@ -21,57 +19,42 @@ def probe(sessions: dict, cell: Cell, device: str) -> list[dict]:
     jobs = [("matmul", side) for side in SIDES.get(device, LARGE_SIDES)] + [("copy", BEYOND_CACHES)]
     if cell.variant == "decode":
         jobs.append(("copy", cell.cache_bytes()))
-    return [
-        {
-            "kind": kind,
-            "framework": name,
-            "dtype": cell.dtype,
-            "size": size,
-            "rate": work(kind, size) / session.ask("roof", kind, size, cell.dtype),
-        }
-        for kind, size in jobs
-        for name, session in sessions.items()
-    ]
+    found = []
+    for kind, size in jobs:
+        work = 2 * size**3 if kind == "matmul" else size
+        for framework, session in sessions.items():
+            rate = work / session.ask("roof", kind, size, cell.dtype)
+            found.append(
+                {"kind": kind, "framework": framework, "dtype": cell.dtype, "size": size, "rate": rate}
+            )
+    return found
 
 
-def work(kind: str, size: int) -> int:
-    """FLOPs of an (n, n) by (n, n) product; bytes that a copy reads and writes."""
-    return 2 * size**3 if kind == "matmul" else size
-
-
-def best(
-    roofs: list[dict], kind: str, dtype: str, size: int | None = None, framework: str | None = None
-) -> float | None:
-    """The highest rate of this kind, of one size or framework only if given; None if there is none."""
-    rates = (
-        roof["rate"]
-        for roof in roofs
-        if (roof["kind"], roof["dtype"]) == (kind, dtype)
-        and size in (None, roof["size"])
-        and framework in (None, roof["framework"])
-    )
-    return max(rates, default=None)
+def best(roofs: list[dict], kind: str, dtype: str, **also) -> float | None:
+    """The highest rate of this kind and dtype; also: size=, framework= narrow it. None if there is none."""
+    wanted = {"kind": kind, "dtype": dtype, **also}
+    return max((roof["rate"] for roof in roofs if wanted.items() <= roof.items()), default=None)
 
 
 def roof_of(cell: dict) -> str:
-    """Which roof limits a cell: decoding reads its cache once and computes little, all else is matrix products."""
+    """What limits a cell: decoding reads its cache once and computes little, all else is matrix products."""
     return "copy" if cell["variant"] == "decode" else "matmul"
 
 
 def share(row: dict, roofs: list[dict]) -> float | None:
     """Part of its roof that a timed row reached, by its median; None where the roof was not measured.
 
-    Decoding: bytes of the cache per second against a copy that moves as many bytes. Else: useful FLOP/s.
+    Decoding: bytes of the cache a second, against a copy that moves as many bytes. Else: useful FLOP/s.
     """
     cell, seconds = row["cell"], float(np.median(row["samples"]))
     if roof_of(cell) == "copy":
-        roof = best(roofs, "copy", cell["dtype"], row["cache_bytes"])
+        roof = best(roofs, "copy", cell["dtype"], size=row["cache_bytes"])
         return roof and row["cache_bytes"] / seconds / roof
     roof = best(roofs, "matmul", cell["dtype"])
     return roof and row["flops"] / seconds / roof
 
 
 def impossible(row: dict, roofs: list[dict]) -> bool:
-    """Whether a row beats its roof: then the count of operations or the clock is wrong."""
+    """Whether a row beats its roof: then the count of operations, or the clock, is wrong."""
     reached = share(row, roofs)
-    return reached is not None and reached > (COPY_BUG if roof_of(row["cell"]) == "copy" else BUG)
+    return reached is not None and reached > BUG[roof_of(row["cell"])]

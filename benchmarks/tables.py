@@ -1,7 +1,8 @@
 """The tables of a report, from the record alone.
 
-A record is what JSON holds: {"schema", "name", "environment", "frameworks", "roofs", "rows"}. A row is one contender in
-one cell; it has "samples" if it was timed, "memory" if it was weighed. Grid: workload -> contender -> T -> row.
+A record is what JSON holds: {"schema", "name", "environment", "frameworks", "roofs", "rows"}. A row is one
+contender in one cell; it has "samples" if it was timed, "memory" if it was weighed. A grid is the rows by
+workload, contender and length: grid[workload][name][T].
 """
 
 from collections import defaultdict
@@ -9,10 +10,19 @@ from typing import NamedTuple
 
 from benchmarks import contenders, roofline, stats
 
-MEASURES = {
-    "resident_growth_mib": "peak resident growth, MiB",
-    "compiler_estimate_mib": "compiler's estimate (argument + output + temporary - alias), MiB",
-    "allocator_peak_mib": "peak of the device's allocator, MiB",
+MEASURES = {  # key -> title, note
+    "resident_growth_mib": (
+        "Peak resident growth, MiB",
+        "Above what the process held before the call, inputs among it; the results count.",
+    ),
+    "compiler_estimate_mib": (
+        "Compiler's estimate, MiB",
+        "XLA's plan: arguments + outputs + temporaries - aliases. Inputs count; torch has no such figure.",
+    ),
+    "allocator_peak_mib": (
+        "Peak of the device's allocator, MiB",
+        "Above what it had handed out before the call.",
+    ),
 }
 SLACK = 1.10  # "auto" may be this much slower than the best single implementation
 COMPARED = {"window": "causal", "padded": "full", "grouped": "causal"}
@@ -56,8 +66,16 @@ def interval(ratio: dict) -> str:
     return f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]{noise}"
 
 
+def median(row: dict) -> float:
+    return stats.summarise(row["samples"])["median"]
+
+
+def per_sequence(row: dict, value: float) -> float:
+    return value / row["cell"]["B"]
+
+
 def against(row: dict, others: dict[str, dict[int, dict]], name: str) -> dict | None:
-    """The ratio of this row's time to the named contender's in the same cell, None where that was not timed."""
+    """The ratio of this row's time to the named contender's in the same cell; None if that was not timed."""
     other = others.get(name, {}).get(row["cell"]["T"])
     return stats.ratio(row["samples"], other["samples"]) if other and other is not row else None
 
@@ -96,54 +114,34 @@ def times(record: dict) -> list[Table]:
     for workload, rows in grid(timed(record)).items():
         rows = dict(sorted(rows.items(), key=lambda item: at_the_end(item[1])))
         baseline = contenders.baselines(some(rows)["cell"])["torch"]
+        note = f"Medians; in brackets over {baseline}'s; ~: unstable, an IQR above 10 % of the median."
 
         def show(row, rows=rows, baseline=baseline):
-            ratio = against(row, rows, baseline)
-            shaky = "~" if stats.summarise(row["samples"])["unstable"] else ""
-            return (
-                shaky
-                + milliseconds(stats.summarise(row["samples"])["median"])
-                + (f" ({ratio['ratio']:.2f})" if ratio else "")
-            )
+            summary, ratio = stats.summarise(row["samples"]), against(row, rows, baseline)
+            text = ("~" if summary["unstable"] else "") + milliseconds(summary["median"])
+            return f"{text} ({ratio['ratio']:.2f})" if ratio else text
 
-        made.append(
-            by_length(
-                f"Time a call, ms: {workload}",
-                rows,
-                show,
-                lambda row: stats.summarise(row["samples"])["median"] / row["cell"]["B"],
-                f"Medians; in brackets the ratio to {baseline}; ~ marks an unstable one (IQR above 10 % of the median).",
-            )
-        )
+        title = f"Time a call, ms: {workload}"
+        made.append(by_length(title, rows, show, lambda row: per_sequence(row, median(row)), note))
     return made
 
 
 def memory(record: dict) -> list[Table]:
     """One table for each workload and measure: the three are never merged."""
     made = []
-    for workload, rows in grid([row for row in record["rows"] if row.get("memory")]).items():
-        for key, title in MEASURES.items():
-            kept = {
-                name: {T: row for T, row in lengths.items() if row["memory"][key] is not None}
-                for name, lengths in rows.items()
-            }
-            made.append(
-                by_length(
-                    f"Memory of a call, {title}: {workload}",
-                    {name: lengths for name, lengths in kept.items() if lengths},
-                    lambda row, key=key: f"{row['memory'][key]:.1f}",
-                    lambda row, key=key: row["memory"][key] / row["cell"]["B"],
-                    NOTES[key],
-                )
-            )
+    weighed = [row for row in record["rows"] if row.get("memory")]
+    for key, (measure, note) in MEASURES.items():
+        have = [row for row in weighed if row["memory"][key] is not None]
+        for workload, rows in grid(have).items():
+
+            def show(row, key=key):
+                return f"{row['memory'][key]:.1f}"
+
+            def value(row, key=key):
+                return per_sequence(row, row["memory"][key])
+
+            made.append(by_length(f"{measure}: {workload}", rows, show, value, note))
     return made
-
-
-NOTES = {
-    "resident_growth_mib": "Above what the process held before the call, inputs included; results count.",
-    "compiler_estimate_mib": "What XLA plans, inputs included; other frameworks give no such figure.",
-    "allocator_peak_mib": "Above what the allocator had handed out before the call.",
-}
 
 
 def compile_times(record: dict) -> Table:
@@ -188,21 +186,13 @@ def automatic(record: dict) -> Table:
     rows = []
     for workload, by_name in grid(timed(record)).items():
         for package in ("attn_torch", "attn_jax"):
-            single = {
-                name: v
-                for name, v in by_name.items()
-                if name.startswith(f"{package}[") and "auto" not in name
-            }
+            single = [name for name in by_name if name.startswith(f"{package}[") and "auto" not in name]
             for T, row in by_name.get(f"{package}[auto]", {}).items():
-                medians = {
-                    name: stats.summarise(v[T]["samples"])["median"] for name, v in single.items() if T in v
-                }
-                if not medians:
-                    continue
-                best = min(medians, key=lambda name: medians[name])
-                ratio = against(row, single, best)
-                held = "too slow" if ratio["low"] > SLACK else "yes"
-                rows.append([package, workload, str(T), best, interval(ratio), held])
+                medians = {name: median(by_name[name][T]) for name in single if T in by_name[name]}
+                best = min(medians, key=lambda name: medians[name], default="")
+                if ratio := against(row, by_name, best):
+                    held = "too slow" if ratio["low"] > SLACK else "yes"
+                    rows.append([package, workload, str(T), best, interval(ratio), held])
     columns = ["", "workload", "T", "best single", "auto ÷ best [95 %]", f"within {SLACK - 1:.0%}"]
     return Table("auto against the best single implementation", columns, rows)
 
@@ -216,7 +206,10 @@ def roofs(record: dict) -> Table:
             dtype,
             f"matmul {size} x {size}" if kind == "matmul" else f"copy, {size / 2**20:.0f} MiB read + written",
         ]
-        + [rate(roofline.best(record["roofs"], kind, dtype, size, name), kind) for name in names]
+        + [
+            rate(roofline.best(record["roofs"], kind, dtype, size=size, framework=name), kind)
+            for name in names
+        ]
         for dtype, kind, size in seen
     ]
     return Table("Rooflines, the best seen during the run", ["", "", *names], rows)

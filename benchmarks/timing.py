@@ -26,7 +26,7 @@ ROOM = 0.6  # of the free memory: a call expected to take more is left out
 
 
 def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Cells to be interleaved: one direction, dtype and length; attention's variants together. Short first."""
+    """Cells to interleave: one direction, dtype and length; attention's variants together. Short first."""
 
     def key(cell):
         return (cell.variant == "block", cell.variant == "decode", cell.dtype, cell.passes, cell.T)
@@ -51,7 +51,7 @@ def rounds_for(warm_s: list[float], budget_s: float) -> int:
 
 def measure(
     name: str, cells: list[Cell], names: list[str], device: str, threads: int, seed: int, budget_s: float
-):
+) -> dict:
     """The record of a run (see tables.py). budget_s: seconds of rounds a group. Progress goes to stderr."""
     fix_threads(threads)
     surroundings = environment.describe(device, threads, seed)

@@ -10,11 +10,13 @@ import math
 import multiprocessing
 import os
 import time
+from dataclasses import replace
 from importlib import import_module
 
 from benchmarks import check, contenders, resident
-from benchmarks.cells import Cell
+from benchmarks.cells import BOTH, Cell
 from benchmarks.program import Program
+from parity import oracle_block
 
 SETTLED = 0.02  # seconds: a visit repeats a shorter call until its calls take this long together
 SPAWN = multiprocessing.get_context("spawn")
@@ -110,7 +112,7 @@ class Bench:
         gc.collect()
 
     def prepare(self, cell: Cell, name: str) -> dict:
-        """Compile, check, run until warm. {"status": "ready", "failed" or "unsupported", ... what was seen}."""
+        """Compile, check, run until warm: "status" (ready, failed or unsupported) and what was seen."""
         if reason := contenders.unable(cell, name, self.device):
             return {"status": "unsupported", "reason": reason}
         before = resident.settle()
@@ -119,7 +121,7 @@ class Bench:
         self.on.wait(program.call())
         seen = {"first_s": time.perf_counter() - started, "compile_s": program.compile_s}
         seen["grown"] = resident.peak() - before
-        seen |= check.judge(cell, contenders.everyone()[name].claim(cell.dtype), program, self.on)
+        seen |= self.check(cell, name, program)
         if seen["verdict"] == "failed":
             return {"status": "failed", **seen}
         self.programs[cell, name] = program
@@ -128,21 +130,38 @@ class Bench:
 
     def build(self, cell: Cell, name: str) -> Program:
         """The contender's program for this cell, with arrays of its own on the device."""
+        if cell.variant == "block":
+            return self.build_block(cell, name)[0]
+        given = check.made(cell.case(), cell.dtype)
+        leaves = tuple(self.on.place(x, cell.dtype) for x in (given.q, given.k, given.v))
+        options = {
+            key: self.on.place(x, cell.dtype) if hasattr(x, "dtype") else x
+            for key, x in given.options.items()
+        }
+        dout = self.on.place(given.dout, cell.dtype) if cell.backward else None
+        return self.on.compiled(contenders.everyone()[name].load(), leaves, options, dout)
+
+    def build_block(self, cell: Cell, name: str):
+        """(program, tree_of): see blocks.py."""
 
         def place(x):
             return self.on.place(x, cell.dtype)
 
-        load = contenders.everyone()[name].load
-        if cell.variant == "block":
-            tree, x, dout = check.made_block(cell)
-            f, parameters = load()(tree, place)
-            leaves, options = (place(x), *parameters), {}
-        else:
-            given = check.made(cell.case(), cell.dtype)
-            f, dout = load(), given.dout
-            leaves = tuple(map(place, (given.q, given.k, given.v)))
-            options = {n: place(x) if hasattr(x, "dtype") else x for n, x in given.options.items()}
-        return self.on.compiled(f, leaves, options, place(dout) if cell.backward else None)
+        tree, x, dout = check.made_block(cell)
+        f, parameters, tree_of = contenders.everyone()[name].load()(tree, place)
+        program = self.on.compiled(f, (place(x), *parameters), {}, place(dout) if cell.backward else None)
+        return program, tree_of
+
+    def check(self, cell: Cell, name: str, program: Program) -> dict:
+        """See check.py."""
+        claim = contenders.everyone()[name].claim(cell.dtype)
+        if cell.variant != "block":
+            return check.attention(cell, claim, program, self.on)
+        short = replace(cell, T=check.SHORT, B=1, passes=BOTH)
+        program, tree_of = self.build_block(short, name)
+        out, dx, *gradients = program.call()
+        found = {"out": out, "dx": dx} | oracle_block.flatten(tree_of(*gradients), "dparams")
+        return check.block(short, claim, {path: self.on.fetch(x) for path, x in found.items()})
 
     def time(self, cell: Cell, name: str, warm_s: float) -> float:
         """Seconds a call, of one visit."""
