@@ -1,12 +1,10 @@
-"""How far a correct norm, activation or rotary may be from the oracle, output and gradients, element by
-element.
+"""How far a correct norm, activation or rotary may be from the oracle: output and gradients, by element.
 
 The same analysis as in parity.bounds: roundings of a claim, pushed through the formula. What is judged is one
 operation, from inputs that are exact; what is made of several is judged by parity.montecarlo.
 
-Every function takes the inputs of parity.oracle_block's operation of that name, the cotangent dout, a
-claim, and the operation's options; it returns bounds by the names that parity.oracle_block.evaluate gives:
-out, dx, dgain, dbias.
+Every function takes what parity.oracle_block's operation of that name takes, the cotangent dout and a claim,
+and returns bounds by the names that parity.oracle_block.evaluate gives: out, dx, dgain, dbias.
 """
 
 import math
@@ -133,6 +131,7 @@ def gelu(x, dout, claim: Claim) -> dict[str, Array]:
 
 
 def gelu_tanh(x, dout, claim: Claim) -> dict[str, Array]:
+    """As gelu, but 1 + tanh is what cancels, and all of tanh's argument is rounded."""
     u, u_store, size = claim.u_acc, claim.u_store, np.abs(x)
     root = math.sqrt(2.0 / math.pi)
     z = root * (size + 0.044715 * size**3)
@@ -149,6 +148,7 @@ def gelu_tanh(x, dout, claim: Claim) -> dict[str, Array]:
 
 
 def silu(x, dout, claim: Claim) -> dict[str, Array]:
+    """The sigmoid has a relative error: nothing cancels in it."""
     u, u_store, size = claim.u_acc, claim.u_store, np.abs(x)
     s = sigmoid(x)
     s_error = s * (claim.u_function + 3 * u + u_store) + claim.eta
@@ -166,8 +166,7 @@ def relu(x, dout, claim: Claim) -> dict[str, Array]:
 def rotary(
     x, positions, dout, claim: Claim, theta=10000.0, rotary_dim=None, interleaved=False
 ) -> dict[str, Array]:
-    """The angle is a position times a power, which may be made by exp and log; of it come cos and sin,
-    stored."""
+    """The angle is a position times a power, which exp and log may make; of it come cos and sin, stored."""
     d = x.shape[-1] if rotary_dim is None else rotary_dim
     log = np.arange(0, d, 2) / d * math.log(theta)
     angle = np.abs(positions)[..., None] * np.exp(-log)

@@ -8,8 +8,8 @@ product. From the deviations z of many runs,
 
 The tolerance is some eight standard deviations of what the claim's arithmetic does; a result beyond it is
 worth a warning, one beyond the limit is wrong. A worst-case bound would exceed the spread of a block's
-output in half precision many times over; this one is a small part of it, but it is a measurement and not a
-proof.
+output in half precision many times over; this is a small part of it, but a measurement and no proof. Of a
+claim, dp, query_block, online and one_pass play no part here.
 
 A sum of n terms that is taken in random order wanders from 0 to its value s, and rounds n times on the way:
 its standard deviation is u / sqrt(3) sqrt(n (s^2 + sum of squares of the terms) / 3 + s^2). It is computed
@@ -37,27 +37,20 @@ SHARED_U = 2.0**-20  # for claims of one u: far above the rounding of float64, a
 def limits(
     op: Callable, inputs: dict, dout, claims: Iterable[str], samples: int = 32, seed: int = 0, **options
 ) -> tuple[dict[str, Array], dict[str, dict[str, Array]]]:
-    """The exact results of parity.oracle_block.evaluate(op, inputs, dout, **options), and limits for each
-    claim.
+    """The exact results, as parity.oracle_block.evaluate gives them, and by claim the limit of each element.
 
     Judge with parity.verdict.judge_all(results, exact, limits[claim], warn_above=WARN_ABOVE).
     """
     exact, found, shared = {}, {}, {}
     for name in claims:
         claim = CLAIMS[name]
-        u = claim.u_out if single_u(claim) else None
-        if u is None:
-            exact, rms = deviations(op, inputs, dout, claim, AMPLITUDE, samples, seed, **options)
-        else:
-            key = claim.function_units, claim.accumulator_units
-            if key not in shared:
-                shared[key] = deviations(
-                    op, inputs, dout, claim, AMPLITUDE * SHARED_U / u, samples, seed, **options
-                )
-            exact, at_shared = shared[key]
-            rms = {tensor: x * (u / SHARED_U) for tensor, x in at_shared.items()}
+        key = claim.function_units if single_u(claim) else name
+        unit = SHARED_U / claim.u_out if single_u(claim) else 1.0
+        if key not in shared:
+            shared[key] = deviations(op, inputs, dout, claim, AMPLITUDE * unit, samples, seed, **options)
+        exact, rms = shared[key]
         found[name] = {
-            tensor: LIMIT * (TOLERANCE * x + claim.u_out * np.abs(exact[tensor]) + claim.eta_out)
+            tensor: LIMIT * (TOLERANCE * x / unit + claim.u_out * np.abs(exact[tensor]) + claim.eta_out)
             for tensor, x in rms.items()
         }
     return exact, found
@@ -65,10 +58,8 @@ def limits(
 
 def single_u(claim: Claim) -> bool:
     """Whether everything a claim rounds, it rounds by the same u."""
-    return (
-        claim.u_input == 0.0
-        and len({claim.u_out, claim.u_store, claim.u_operand, claim.u_acc, claim.u_reduce}) == 1
-    )
+    roundoffs = {claim.u_out, claim.u_store, claim.u_operand, claim.u_acc, claim.u_reduce}
+    return len(roundoffs) == 1 and claim.u_input == 0.0
 
 
 def deviations(
@@ -81,9 +72,7 @@ def deviations(
     for sample in range(samples):
         rounding.start(np.random.Generator(np.random.SFC64([seed, sample])))
         for name, value in evaluate(op, inputs, dout, rounding, **options).items():
-            value -= exact[name]
-            value *= value
-            squares[name] = squares[name] + value
+            squares[name] = squares[name] + np.square(value - exact[name])
     return exact, {name: np.sqrt(total / samples) for name, total in squares.items()}
 
 

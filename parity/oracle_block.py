@@ -4,8 +4,8 @@ Every operation is written once, as op(arithmetic, *inputs, **options) -> (outpu
 cotangent of the output to those of the inputs, in their order. `evaluate` gives names to what comes out.
 With EXACT for arithmetic this is the oracle; parity.montecarlo runs the same lines with roundings.
 
-Axes: T positions, C channels, F hidden channels, D head size. Parameters are the trees of the functional
-packages.
+Axes: T positions, C channels, F hidden channels, D head size. Parameters are trees as the packages' functions
+take them.
 """
 
 import math
@@ -55,8 +55,10 @@ def over_rows(x: Array) -> Array:
 
 
 def layer_norm(a, x, gain, bias, eps=1e-5):
-    """(x - mean) / sqrt(var + eps) * gain + bias over the last axis, var biased. Source: Ba et al. 2016,
-    eq. 4."""
+    """(x - mean) / sqrt(var + eps) * gain + bias over the last axis, var biased.
+
+    Source: Ba et al. 2016, eq. 4.
+    """
     C = x.shape[-1]
     centred = a.computed(x - a.total(x, -1) / C)
     x_hat, normalised_vjp = normalised(a, centred, eps)
@@ -72,8 +74,10 @@ def layer_norm(a, x, gain, bias, eps=1e-5):
 
 
 def rms_norm(a, x, gain, eps=1e-6, offset=0.0):
-    """x / sqrt(mean(x^2) + eps) * (offset + gain) over the last axis. Source: Zhang & Sennrich 2019, eq.
-    4."""
+    """x / sqrt(mean(x^2) + eps) * (offset + gain) over the last axis.
+
+    Source: Zhang & Sennrich 2019, eq. 4.
+    """
     x_hat, normalised_vjp = normalised(a, x, eps)
     y = a.output(a.computed(x_hat * a.computed(offset + gain)))
 
@@ -84,8 +88,7 @@ def rms_norm(a, x, gain, eps=1e-6, offset=0.0):
 
 
 def normalised(a, z, eps):
-    """z r, r = 1 / sqrt(mean(z^2) + eps). vjp: r (dy - z_hat mean(dy z_hat)); mean(z z_hat) is not 1, for
-    eps."""
+    """z_hat = z r, r = 1 / sqrt(mean(z^2) + eps). vjp: r (dy - z_hat mean(dy z_hat))."""
     C = z.shape[-1]
     r = a.computed(1.0 / np.sqrt(a.total(z * z, -1) / C + eps), 3)
     z_hat = a.computed(z * r)
@@ -181,8 +184,7 @@ def linear(a, x, w, b):
 
 
 def mlp(a, params, x, activation=gelu):
-    """linear, activation, linear, at each position. params: w_fc (C, F), b_fc (F,), w_proj (F, C), b_proj
-    (C,)."""
+    """Two linear maps, an activation between. params: w_fc (C, F), b_fc (F,), w_proj (F, C), b_proj (C,)."""
     h, fc_vjp = linear(a, x, params["w_fc"], params["b_fc"])
     h, activation_vjp = activation(a, h)
     y, proj_vjp = linear(a, h, params["w_proj"], params["b_proj"])
@@ -196,8 +198,7 @@ def mlp(a, params, x, activation=gelu):
 
 
 def causal_self_attention(a, params, x, n_head):
-    """Multi-head causal attention. params: w_qkv (C, 3C), columns q | k | v of all heads, b_qkv, w_out,
-    b_out."""
+    """Multi-head causal attention. params: w_qkv (C, 3C), columns q | k | v; b_qkv, w_out (C, C), b_out."""
     qkv, qkv_vjp = linear(a, x, params["w_qkv"], params["b_qkv"])
     q, k, v = (heads(part, n_head) for part in np.split(qkv, 3, -1))  # (..., H, T, D)
     o = attention(q, k, v, causal=True, arithmetic=a)
@@ -225,8 +226,7 @@ def merged(x: Array) -> Array:
 
 
 def block(a, params, x, n_head, eps=1e-5):
-    """x + attention(norm(x)), then x + mlp(norm(x)). params: attn, ln1 and ln2 as (gain, bias), and the
-    MLP's."""
+    """x + attention(norm(x)), then x + mlp(norm(x)). params: attn; ln1, ln2: (gain, bias); and the MLP's."""
     (gain1, bias1), (gain2, bias2) = params["ln1"], params["ln2"]
     h, ln1_vjp = layer_norm(a, x, gain1, bias1, eps)
     h, attn_vjp = causal_self_attention(a, params["attn"], h, n_head)
