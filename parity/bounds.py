@@ -75,9 +75,11 @@ def attention(oracle: Oracle, claim: Claim) -> dict[str, Array]:
 
 
 class Errors(NamedTuple):
-    """Of the forward pass. Pairs: off, the |t| of (1); slope, the error of 1 - tanh^2. Rows: sink_off; lse;
-    norm, of the log of what divides the weights of the backward pass; mass, the least that sum p e^t can
-    be. (B, H, G, Tq, Dv): moved by wrong weights; rounded on the way."""
+    """Of the forward pass. Pairs: off, the |t| of (1); slope, the error of 1 - tanh^2.
+
+    Rows: sink_off as off; lse; norm, the error of log of what divides the weights of the backward pass; mass,
+    the least that sum p e^t can be. (B, H, G, Tq, Dv): moved, by wrong weights; rounded, on the way.
+    """
 
     off: Array
     slope: Array
@@ -185,8 +187,7 @@ def weighted_distances(A: Array, call: Call, fwd: Forward) -> tuple[Array, Array
 
 
 def recomputed(p: Array, off: Array, norm: Array) -> tuple[Array, Array]:
-    """p (e^tau - 1) and p e^tau: how far a weight of the backward pass can be off, and how large it can
-    be."""
+    """p (e^tau - 1) and p e^tau: how far off a weight of the backward pass can be, and how large."""
     tau = np.minimum(off + norm, EXPONENT_LIMIT)
     return p * np.expm1(tau), p * np.exp(tau)
 

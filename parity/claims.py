@@ -40,11 +40,11 @@ class Claim:
 
     accumulator_units: error of one addition in roundoffs of accumulate; 2 for tensor cores that truncate.
     function_units: error of exp, tanh, erf in the same units. dp: the dtype of dout.v, if not store.
-    reduce: the dtype in which the softmax VJP, dbias and dsinks are summed, if not accumulate. query_block:
-    dk and dv are added up in io over blocks of so many queries; 0: they are not. online: the softmax may be
-    made of running maxima and of exp2, and the backward pass makes the weights again from the rounded lse;
-    else scores are subtracted from their maximum and the weights kept. one_pass: the variance is E[x^2] -
-    E[x]^2, or the gradient is formed from x rather than x - mean(x).
+    reduce: the dtype in which the softmax VJP, dbias and dsinks are summed, if not accumulate.
+    query_block: dk and dv are added up in io over blocks of so many queries; 0: they are not.
+    online: the softmax may be made of running maxima and of exp2, and the backward pass may make the weights
+    again from the rounded lse; if not, a row has one maximum and its weights are kept.
+    one_pass: the variance of a norm is E[x^2] - E[x]^2, and its gradient formed likewise.
     """
 
     io: str
