@@ -85,9 +85,9 @@ def test_the_outline_sees(torch, jax):
 
 
 @both_frameworks
-def test_public_names_are_sorted_and_documented(framework):
+def test_public_names_are_documented(framework):  # that they are sorted, ruff's RUF022 sees to
     names = package(framework).__all__
-    assert names == sorted(names)
+    assert names
     assert [name for name in names if not getattr(package(framework), name).__doc__] == []
 
 
