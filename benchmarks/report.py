@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, select_autoescape
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -23,8 +24,8 @@ LIMITS = (
     "A library that has a mask but no window or no lengths gets a mask that is made inside the timed call.",
     "A compiled call is cheap after it was compiled, once for each shape; an eager one costs the same each "
     "time. Compile time stands in a table of its own and in no ratio.",
-    "Resident growth is coarse: whole pages, every allocator, one call after a short one. It is no match for "
-    "the compiler's estimate, which counts the inputs, nor with an accelerator's allocator.",
+    "Resident growth is coarse: whole pages, every allocator, one call after a short one. Do not set it "
+    "against the compiler's estimate, which counts the inputs, or an accelerator's allocator.",
     "Useful operations are those of the matrix products; what a backward pass recomputes, the softmax and "
     "the masks are not among them. A share of the roof says how near these products come to a plain one.",
     "With few rounds an interval is rough: n stands beside each median. Rounds are resampled whole; what a "
@@ -45,7 +46,7 @@ def problems(record: dict) -> list[str]:
         for (name, workload, why), T in failed.items()
     ]
     return found + [
-        f"{row['subject']} at {row['workload']}, T = {row['cell']['T']}: above the roof, a wrong count or clock"
+        f"{row['subject']} is above the roof: {row['workload']}, T = {row['cell']['T']}; count or clock wrong"
         for row in tables.timed(record)
         if roofline.impossible(row, record["roofs"])
     ]
@@ -83,7 +84,11 @@ def to_terminal(record: dict, console: Console):
 
 def rich_table(table: tables.Table) -> RichTable:
     made = RichTable(
-        title=escape(table.title), title_justify="left", caption=escape(table.note), caption_justify="left"
+        box=SIMPLE_HEAD,
+        title=escape(table.title),
+        title_justify="left",
+        caption=escape(table.note),
+        caption_justify="left",
     )
     for n, column in enumerate(table.columns):
         made.add_column(escape(column), justify="left" if n == 0 or table.words else "right", overflow="fold")

@@ -7,6 +7,7 @@ waits.
 
 import itertools
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -49,6 +50,25 @@ def rounds_for(warm_s: list[float], budget_s: float) -> int:
     return max(FEWEST, min(MOST, rounds // 2 * 2))
 
 
+def refusal(cell: Cell, name: str, history: dict[tuple[str, str], dict], free: float) -> str | None:
+    """Why not to try: beyond its last length, a contender's time and memory are taken to grow with T squared.
+
+    history: (workload, contender) -> its last row that ran. free: bytes of memory.
+    """
+
+    def expected(name, what):
+        last = history.get((cell.workload, name))
+        return last and last[what] * (cell.T / last["cell"]["T"]) ** 2 * cell.B / last["cell"]["B"]
+
+    others = [expected(other, "warm_s") for workload, other in history if workload == cell.workload]
+    seconds, grown = expected(name, "warm_s"), expected(name, "grown")
+    if seconds and seconds > max(LONG, 3 * min(others)):
+        return f"would take about {seconds:.0f} s a call"
+    if grown and grown > ROOM * free:
+        return f"would take about {grown / 2**30:.0f} GiB"
+    return None
+
+
 def measure(
     name: str, cells: list[Cell], names: list[str], device: str, threads: int, seed: int, budget_s: float
 ) -> dict:
@@ -56,12 +76,12 @@ def measure(
     fix_threads(threads)
     surroundings = environment.describe(device, threads, seed)
     plan = groups(cells)
-    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (BarColumn(12), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("starting the workers", total=len(plan))
         run = Run(names, device, threads, seed, lambda text: bar.update(task, description=text))
         for group in plan:
-            run.group(group, budget_s)
+            bar.console.print(run.group(group, budget_s))
             bar.advance(task)
         run.close()
     record = {"schema": SCHEMA, "name": name, "environment": surroundings, "frameworks": run.frameworks}
@@ -84,8 +104,9 @@ class Run:
         for session in self.sessions.values():
             session.close()
 
-    def group(self, cells: list[Cell], budget_s: float):
-        """Check, time and weigh every contender of these cells."""
+    def group(self, cells: list[Cell], budget_s: float) -> str:
+        """Check, time and weigh every contender of these cells. Returns a line that says so."""
+        started = time.perf_counter()
         where = f"{cells[0].passes}, {cells[0].dtype}, T = {cells[0].T}"
         rows = [
             (cell, self.row(cell, name))
@@ -108,6 +129,8 @@ class Run:
         self.say(f"{where}: memory, each in a process of its own")
         self.weigh([(cell, row) for cell, row in ready if cell.weighed])
         self.rows += [row for _, row in rows]
+        seconds = time.perf_counter() - started
+        return f"{where}: {len(ready)} of {len(rows)} timed, {rounds} rounds, {seconds:.0f} s"
 
     def row(self, cell: Cell, name: str) -> dict:
         """What is known of a cell and contender beforehand."""
@@ -126,7 +149,7 @@ class Run:
     def prepare(self, cell: Cell, row: dict) -> dict:
         """What the worker saw. A contender that is not expected to fit is not started."""
         name, session = row["subject"], self.sessions[row["framework"]]
-        if reason := self.refused(cell, name):
+        if reason := refusal(cell, name, self.history, psutil.virtual_memory().available):
             return {"status": "left out", "reason": reason}
         try:
             seen = session.prepare(cell, name)
@@ -138,21 +161,6 @@ class Run:
         if seen["status"] == "ready":
             self.history[cell.workload, name] = row | seen
         return seen
-
-    def refused(self, cell: Cell, name: str) -> str | None:
-        """Why not to try: beyond its last length, time and memory are taken to grow with T squared."""
-
-        def expected(name, what):
-            last = self.history.get((cell.workload, name))
-            return last and last[what] * (cell.T / last["cell"]["T"]) ** 2 * cell.B / last["cell"]["B"]
-
-        seconds, grown = expected(name, "warm_s"), expected(name, "grown")
-        fastest = min(filter(None, (expected(other, "warm_s") for other in self.names)), default=0.0)
-        if seconds and seconds > max(LONG, 3 * fastest):
-            return f"would take about {seconds:.0f} s a call"
-        if grown and grown > ROOM * psutil.virtual_memory().available:
-            return f"would take about {grown / 2**30:.0f} GiB"
-        return None
 
     def visit(self, rows: list[tuple[Cell, dict]]):
         """One round: a sample, in seconds a call, for each row."""
