@@ -224,7 +224,7 @@ def test_bounds_grow_as_the_theory_says():
 def test_bounds_are_of_the_roundoff_and_differ_by_element():
     single, double = (median_bounds(CLAIMS[name]) for name in ("float32-direct", "float64-direct"))
     for name in single:
-        assert single[name] / double[name] == pytest.approx(2.0**28, rel=1e-3)  # 2^-24 against twice 2^-53
+        assert 0.999 < single[name] / double[name] / 2.0**28 < 1.001  # 2^-24 against twice 2^-53
     _, truth = truth_of("normal", "float32")
     for name, bound in bounds.attention(truth, CLAIMS["float32"]).items():
         assert np.unique(bound).size == bound.size, name
@@ -350,7 +350,7 @@ def test_claims_of_one_roundoff_share_their_runs_rightly():
         )
         for tensor, rms in own.items():
             ratio = np.sqrt(np.mean(rms**2) / np.mean(scaled[tensor] ** 2))
-            assert ratio * shared == pytest.approx(1.0, rel=0.05 if name == "float64" else 1e-3), tensor
+            assert abs(ratio * shared - 1.0) < (0.05 if name == "float64" else 0.001), tensor
 
 
 def test_a_weight_s_own_rounding_counts_though_it_is_not_drawn():
@@ -363,4 +363,4 @@ def test_a_weight_s_own_rounding_counts_though_it_is_not_drawn():
     exact, rms = montecarlo.deviations(oracle_block.linear, inputs, dout, claim, 1.0, 3, 0)
     terms = inputs["x"][:, :, None] * dout[:, None, :]
     wanted = claim.u_acc * np.sqrt((50 * (exact["dw"] ** 2 + (terms**2).sum(0)) / 3 + exact["dw"] ** 2) / 3)
-    assert rms["dw"] == pytest.approx(wanted, rel=1e-12)
+    assert np.abs(rms["dw"] / wanted - 1.0).max() < 1e-12
