@@ -165,7 +165,7 @@ def _number(name, x, positive=False):
         return
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name}: got {_kind(x)}, wanted a number")
-    if not -math.inf < x < math.inf or (positive and x <= 0):
+    if not -math.inf < float(x) < math.inf or (positive and x <= 0):
         raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if positive else ''}")
 
 

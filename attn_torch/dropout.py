@@ -79,11 +79,10 @@ def _(*words):
 
 @_opaque.register_vmap
 def _(info, in_dims, *words):
-    ranks = [x.ndim - (d is not None) for x, d in zip(words, in_dims, strict=True)]
-    words = [
-        x
-        if d is None
-        else x.movedim(d, 0).reshape(info.batch_size, *(1,) * (max(ranks) - n), *x.movedim(d, 0).shape[1:])
-        for x, d, n in zip(words, in_dims, ranks, strict=True)
-    ]
-    return _opaque(*words), 0
+    rank = max(x.ndim - (axis is not None) for x, axis in zip(words, in_dims, strict=True))
+
+    def batched(x, axis):  # (batch, 1, ..., 1, *shape)
+        x = x.movedim(axis, 0)
+        return x.reshape(info.batch_size, *(1,) * (rank - x.ndim + 1), *x.shape[1:])
+
+    return _opaque(*(x if d is None else batched(x, d) for x, d in zip(words, in_dims, strict=True))), 0
