@@ -70,20 +70,22 @@ def einsum(equation, x, y, precision=None):
     return _Einsum.apply(equation, x, y, precision)
 
 
+def _switch(device):
+    return torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
+
+
 def _in_force(device, mode):
-    switch = torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
-    now = switch.fp32_precision
+    now = _switch(device).fp32_precision
     return now == mode or (now == "none" and mode == "ieee")
 
 
-_in_force._dynamo_marked_constant = (
-    True  # torch.compiler.assume_constant_result, without importing the compiler
-)
+# What torch.compiler.assume_constant_result does, without importing the compiler.
+_in_force._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def _switched(device, mode):
-    switch = torch.backends.cuda.matmul if device == "cuda" else torch.backends.mkldnn.matmul
+    switch = _switch(device)
     was = switch.fp32_precision
     switch.fp32_precision = "tf32" if device == "cuda" and mode == "bf16" else mode
     try:
