@@ -18,10 +18,10 @@ parity: $(READY)  ## judge every implementation here against the float64 oracle
 	@$(BIN)/python -m parity run $(ARGS)
 
 test: $(READY)  ## the tests, without the slow ones
-	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: $(READY)  ## every test
-	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 bench: $(READY)  ## time every implementation, a few minutes
 	@$(BIN)/python -m benchmarks run $(ARGS)
