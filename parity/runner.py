@@ -151,11 +151,17 @@ def contract(case: Case, dtype: str, seed: int, claim: str) -> dict:
 
 @dataclass
 class Expected:
-    """What a subject must give: values and bounds by tensor name. A NaN among the values must be there."""
+    """What a subject must give: values and bounds by tensor name. A NaN among the values must be there.
+
+    sizes: how large each tensor is if nothing cancels, which its bound has to be small against."""
 
     values: dict
     bounds: dict
+    sizes: dict
     claim: str
+
+    def judge(self, tensors: dict) -> verdict.Verdict:
+        return verdict.judge_all(tensors, self.values, self.bounds, self.sizes)
 
 
 def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
@@ -172,7 +178,7 @@ def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
     for name, where in nan.items():
         values[name] = np.where(where, np.nan, values[name])
         limits = limits | {name: np.where(where, 0.0, limits[name])}
-    return Expected(values, limits, claim)
+    return Expected(values, limits, bounds.sizes(instead), claim)
 
 
 @np.errstate(invalid="ignore", over="ignore")  # NaN and Inf are what is judged
@@ -188,7 +194,7 @@ def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     made, truth = given(task.case, task.dtype, task.seed)
     applied = [d for d in subject.diverges if task.dtype in d.dtypes and d.when(task.case, made, truth)]
     want = expected(subject, task, applied)
-    found = verdict.judge_all(answer.tensors, want.values, want.bounds)
+    found = want.judge(answer.tensors)
     cell |= {"claim": want.claim, **found.record(), "diverges": [d.name for d in applied]}
     if not applied:
         return cell
@@ -211,7 +217,7 @@ def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found
     shown = []
     for left_out in applied:
         want = expected(subject, task, [d for d in applied if d is not left_out])
-        without = verdict.judge_all(answer.tensors, want.values, want.bounds)
+        without = want.judge(answer.tensors)
         if any(tensor.name in held and tensor.status != verdict.PASSED for tensor in without.tensors):
             shown.append(left_out)
     gone = [d.name for d in applied if d not in shown]
