@@ -130,7 +130,7 @@ HEADS = (
          causal=True, q_offset=-2),
     decode("decode", "one query against a long cache: tile tails, a missing last tile", budget="full"),
     decode("decode-causal", "Tq = 1 with causal and offset 0: key 0 alone", causal=True, origin="C15"),
-    decode("decode-bottom-right", "causal top-left in decode: reads key 0 only", causal=True,
+    decode("decode-bottom-right", "causal top-left in decode: reads key 0 only", fill="uniform", causal=True,
            q_offset="bottom_right", origin="C26"),
     decode("decode-window", "window ignored in decode", window=(300, 0), causal=True, q_offset=(1029,),
            origin="C15"),

@@ -59,8 +59,8 @@ def scores_bfloat16(self, product):
 @mutant(Attention, "mix", origin="an accumulator of bfloat16", dtypes=("bfloat16", *WIDE))
 def accumulator_bfloat16(self, p, v):
     """Each product is added to an accumulator of bfloat16."""
-    acc = p[..., :1] * v[..., :1, :]
-    for j in range(1, self.Tk):
+    acc = self.xp.zeros_like(p @ v)
+    for j in range(self.Tk):
         acc = coarse(acc + p[..., j : j + 1] * v[..., j : j + 1, :], BFLOAT16)  # wrong: rounded
     return acc
 

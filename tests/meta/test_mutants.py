@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from parity.mutants.registry import mutant
 from parity.mutants.trials import LAYERS, prepare
 
 RIGHT = {right.operator: right for right in (Attention, LayerNorm, RMSNorm, Gelu, Rotary, Block)}
+SEEDS = (0, 1, 2)
 ENOUGH = 2  # killers that each mutant must have in the default set, so that no case is indispensable
 
 
@@ -115,11 +117,8 @@ def test_every_mutant_has_two_killers_in_the_default_set():
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_mutant_has_two_killers_in_every_dtype_and_seed(dtype):
-    seeds = (0, 1, 2)
-    rows = list(survey(dtypes=[dtype], seeds=seeds))
-    assert {(row.case, row.seed) for row in rows if not row.twin_passed} == set()
-    found = killers(rows)
-    assert {key for key in wanted([dtype], seeds) if len(found[key]) < ENOUGH} == set()
+    found = killers(survey(dtypes=[dtype], seeds=SEEDS, enough=ENOUGH))
+    assert {key for key in wanted([dtype], SEEDS) if len(found[key]) < ENOUGH} == set()
 
 
 @pytest.mark.slow
@@ -133,9 +132,9 @@ def test_every_mutant_has_two_killers_in_the_arithmetic_of(framework):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_twins_pass_on_the_whole_catalogue(dtype):
     failed = []
-    for case in select("full"):
-        trial = prepare(case, dtype, seed=0)
-        for right in (Attention, Tiled):
+    for case, seed in product([*select("full"), *LAYERS], SEEDS):
+        trial = prepare(case, dtype, seed)
+        for right in (Attention, Tiled) if trial.operator == "attention" else (RIGHT[trial.operator],):
             found = trial.judge(run(right, "numpy", trial.inputs, dtype))
-            failed += [(case.name, right.__name__)] * (found.status == verdict.FAILED)
+            failed += [(case, seed, right.__name__)] * (found.status == verdict.FAILED)
     assert failed == []
