@@ -7,7 +7,7 @@ judged on the same numbers and by the same runs.
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -64,10 +64,18 @@ def judge(case: BlockCase, seed: int, results: dict, claim: str, claims: tuple[s
     return judge_all(results, exact, allowed[claim], warn_above=montecarlo.WARN_ABOVE)
 
 
-def run(framework: str, implementation: str, case: BlockCase, dtype: str, device: str, seed: int) -> dict:
+def run(
+    framework: str,
+    implementation: str,
+    case: BlockCase,
+    dtype: str,
+    device: str,
+    seed: int,
+    compiler_options: dict | None = None,
+) -> dict:
     """Output and gradients by the names of parity.oracle_block.evaluate: "out", "dx", "dparams.w_fc", ..."""
     params, x, dout = given(case.n_embd, case.n_head, case.B, case.T, seed)
-    take = {"torch": torch_block, "jax": jax_block}[framework]
+    take: Callable = partial(jax_block, compiler_options) if framework == "jax" else torch_block
     block = importlib.import_module(f"attn_{framework}.block")
     exchange = importlib.import_module(f"attn_{framework}.params")
     out, dx, dparams = take(block, exchange, implementation, case, params, x, dout, dtype, device)
@@ -106,7 +114,7 @@ def torch_block(block, exchange, implementation, case, params, x, dout, dtype, d
     return plain(out), plain(x.grad), exchange.to_tree(module)
 
 
-def jax_block(block, exchange, implementation, case, params, x, dout, dtype, device):
+def jax_block(compiler_options, block, exchange, implementation, case, params, x, dout, dtype, device):
     import jax
     from flax import nnx
 
@@ -125,7 +133,7 @@ def jax_block(block, exchange, implementation, case, params, x, dout, dtype, dev
             out, pull = jax.vjp(f, p, x)
             return out, *pull(dout)
 
-        return jax.jit(call)
+        return jax.jit(call, compiler_options=compiler_options)
 
     if case.style == "function":
         call = both(lambda p, x: block.block(p, x, case.n_head, implementation=implementation))

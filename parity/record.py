@@ -1,5 +1,7 @@
 """The record of a run: what parity-report.json holds and the reports read. Described in report/SCHEMA.md."""
 
+import json
+import os
 import platform
 import subprocess
 import sys
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parity import devices, inputs
+from parity import devices, evidence, inputs
 from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.runner import BROKEN, STATUSES, Run
@@ -37,6 +39,7 @@ def header(run: Run, command: list[str], budget: str) -> dict:
         "timeout": plan.timeout,
         "compilation": "xla_backend_optimization_level 0" if plan.quick_compile else "default",
         "dtypes": list(plan.dtypes),
+        "levels": list(evidence.EDGES),
         "environments": run.environments,
         "absent": run.absent,
         "subjects": [describe_subject(subject) for subject in run.subjects],
@@ -45,7 +48,7 @@ def header(run: Run, command: list[str], budget: str) -> dict:
 
 
 def describe_subject(subject) -> dict:
-    diverges = [{"name": d.name, "says": d.says, "source": d.source} for d in subject.diverges]
+    diverges = {d.name: {"name": d.name, "says": d.says, "source": d.source} for d in subject.diverges}
     return {
         "name": subject.name,
         "framework": subject.framework,
@@ -53,7 +56,7 @@ def describe_subject(subject) -> dict:
         "exposes_lse": subject.exposes_lse,
         "forward_only": list(subject.forward_only),
         "constants": list(subject.constants),
-        "diverges": diverges,
+        "diverges": list(diverges.values()),
     }
 
 
@@ -111,3 +114,12 @@ def summary(cells: list[dict], seconds: float, complete: bool) -> dict:
 
 def command_line() -> list[str]:
     return ["parity", *sys.argv[1:]]
+
+
+def write(report: dict, path: Path) -> None:
+    """A cell a line: small, and grep and diff show whole cells. path is never left half written."""
+    head = json.dumps(report | {"cells": []}, indent=1, allow_nan=False).removesuffix("[]\n}")
+    cells = ",\n".join(json.dumps(cell, allow_nan=False) for cell in report["cells"])
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(f"{head}[\n{cells}\n]\n}}\n")
+    os.replace(beside, path)
