@@ -1,7 +1,6 @@
 """The `parity` command. Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged."""
 
 import fnmatch
-import json
 import time
 from contextlib import closing, nullcontext
 from enum import StrEnum
@@ -114,7 +113,7 @@ def execute(started, budget: str, json_file: Path, fail_fast: bool) -> int:
         out.print("interrupted: the report holds what was judged so far")
     summary = record.summary(cells, time.monotonic() - start, complete)
     report = {**header, "summary": summary, "cells": cells}
-    json_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
+    record.write(report, json_file)
     terminal.show(report, out)
     out.print(f"written to {json_file}", style="dim")
     return summary["exit_code"]

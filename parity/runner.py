@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from parity import blocks, bounds, inputs, oracle, verdict
+from parity import blocks, bounds, evidence, inputs, oracle, verdict
 from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.pool import Pool
@@ -196,6 +196,9 @@ def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     want = expected(subject, task, applied)
     found = want.judge(answer.tensors)
     cell |= {"claim": want.claim, **found.record(), "diverges": [d.name for d in applied]}
+    for tensor in cell["tensors"]:
+        name = tensor["name"]
+        tensor |= evidence.attention(name, answer.tensors[name], want.values[name], want.bounds[name])
     if not applied:
         return cell
     return cell | both_ways(subject, task, answer, applied, found)

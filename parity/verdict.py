@@ -97,9 +97,8 @@ def judge(
     proves = bound < np.inf
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         error = np.where(same, 0.0, np.abs(got - reference))
-        share = np.where(same, 0.0, np.where(finite & wanted, error / bound, np.inf))
         relative = np.where(error > 0.0, error / np.abs(reference), 0.0)
-    share = np.where(proves, share, 0.0)
+    share = shares(got, reference, bound)
     vacuous = float(np.mean(~proves | (bound > VACUOUS * size if size > 0.0 else False)))
     worst = np.unravel_index(int(np.argmax(share)), share.shape)
     max_share = float(share[worst])
@@ -123,6 +122,19 @@ def judge(
         atol=float(error[judged].max(initial=0.0)),
         rtol=float(relative[judged].max(initial=0.0)),
     )
+
+
+def shares(got: Array, reference: Array, bound: Array) -> Array:
+    """The part of its bound that each element's error is, float64, of their shape.
+
+    0 where both are the same, NaN and Inf included, or where the bound proves nothing; Infinity where one of
+    them is NaN or Inf and the other is not.
+    """
+    same = (got == reference) | (np.isnan(got) & np.isnan(reference))
+    finite = np.isfinite(got) & np.isfinite(reference)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        share = np.where(finite, np.abs(got - reference) / bound, np.inf)
+    return np.where(same | ~(bound < np.inf), 0.0, share)
 
 
 def spread(reference: Array) -> float:

@@ -38,6 +38,7 @@ CORE = (
     "bounds_block",
     "cases",
     "claims",
+    "evidence",
     "fills",
     "inputs",
     "montecarlo",
