@@ -50,7 +50,7 @@ def run(
     if device not in devices.KINDS:
         raise typer.BadParameter(f"device: got {device}, wanted one of {', '.join(devices.KINDS)}")
     name = f"{datetime.now():%Y-%m-%d-%H%M}-{'full' if full else 'quick'}-{device}"
-    budget = budget or (60.0 if full else 8.0)
+    budget = budget or (60.0 if full else 4.0)
     record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, budget)
     console = Console()
     report.to_terminal(record, console)

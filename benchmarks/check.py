@@ -1,9 +1,10 @@
 """Correctness before timing, by the bounds of parity and nothing else.
 
 Attention: the very program that will be timed, at its shape, against the float64 oracle. The oracle holds
-every pair, too many at long lengths, so it is asked about some rows of queries only. To compare gradients the
-program gets a cotangent that is zero outside these rows: then dq is theirs alone, dk and dv come from them
-alone, exactly, and the bound of the smaller problem holds for the whole.
+every pair, too many at long lengths, so it is asked about some rows of queries only: the last ones, which see
+most, and for the output as many from the middle. To compare gradients the program gets a cotangent that is
+zero outside the last rows: then dq is theirs alone, dk and dv come from them alone, exactly, and the bound of
+the smaller problem holds for the whole.
 
 A block: at a short length, output and all gradients within Monte-Carlo limits. Its attention is checked at
 every length by the cells of attention.
@@ -14,22 +15,37 @@ from functools import lru_cache
 import numpy as np
 
 from benchmarks.cells import Cell
-from benchmarks.program import Program
 from parity import bounds, inputs, montecarlo, oracle, oracle_block, verdict
 from parity.cases import Case
 
-ROWS = 32  # queries: the last ones, which see most, and as many from the middle
+ROWS = 32  # queries
 SHORT = 8  # positions of a block that is checked
 
 
-def attention(cell: Cell, claim: str, program: Program, on) -> dict:
-    """The finding on a program of this cell, over the last rows and middle ones."""
-    judged = []
-    for start in sorted({max(0, cell.Tq - ROWS), max(0, cell.Tq // 2 - ROWS)}):
-        rows = slice(start, min(start + ROWS, cell.Tq))
-        exact, allowed = expected(cell.case(), cell.dtype, rows.start, rows.stop, claim)
-        judged += verdict.judge_all(results(cell, rows, program, on), exact, allowed).tensors
-    return finding(claim, verdict.Verdict(tuple(judged)))
+def attention(cell: Cell, claim: str, out: np.ndarray, dq=None, dk=None, dv=None) -> dict:
+    """The finding on a program's results for this cell under cotangent(cell), as float64."""
+    last, middle = (slice(at, min(at + ROWS, cell.Tq)) for at in starts(cell))
+    exact, allowed = expected(cell.case(), cell.dtype, last.start, last.stop, claim)
+    results = {"out": out[..., last, :]}
+    if cell.backward:
+        stray = np.any(dq[..., : last.start, :])
+        results |= {"dq": np.where(stray, np.nan, dq[..., last, :]), "dk": dk, "dv": dv}
+    judged = verdict.judge_all(results, exact, allowed).tensors
+    exact, allowed = expected(cell.case(), cell.dtype, middle.start, middle.stop, claim)
+    judged += verdict.judge_all({"out": out[..., middle, :]}, exact, allowed).tensors
+    return finding(claim, verdict.Verdict(judged))
+
+
+def starts(cell: Cell) -> tuple[int, int]:
+    """The first of the last rows, and of the middle ones."""
+    return max(0, cell.Tq - ROWS), max(0, cell.Tq // 2 - ROWS)
+
+
+def cotangent(cell: Cell) -> np.ndarray:
+    """The case's dout where the last rows are, 0 elsewhere."""
+    dout = made(cell.case(), cell.dtype).dout.copy()
+    dout[..., : starts(cell)[0], :] = 0.0
+    return dout
 
 
 def block(cell: Cell, claim: str, results: dict) -> dict:
@@ -59,19 +75,6 @@ def expected(case: Case, dtype: str, start: int, stop: int, claim: str) -> tuple
     q, dout = (x[..., start:stop, :] for x in (given.q, given.dout))
     exact = oracle.attention(q, given.k, given.v, dout, **given.options | {"q_offset": start})
     return exact, bounds.attention(exact, bounds.CLAIMS[claim])
-
-
-def results(cell: Cell, rows: slice, program: Program, on) -> dict[str, np.ndarray]:
-    """The program's tensors, as float64, of the rows alone; a gradient of q outside them makes it NaN."""
-    if not cell.backward:
-        (out,) = program.call()
-        return {"out": on.fetch(out)[..., rows, :]}
-    given = made(cell.case(), cell.dtype)
-    dout = np.zeros_like(given.dout)
-    dout[..., rows, :] = given.dout[..., rows, :]
-    out, dq, dk, dv = map(on.fetch, program.call(on.place(dout, cell.dtype)))
-    stray = np.any(np.delete(dq, np.r_[rows], axis=-2))
-    return {"out": out[..., rows, :], "dq": np.where(stray, np.nan, dq[..., rows, :]), "dk": dk, "dv": dv}
 
 
 def made_block(cell: Cell) -> tuple[dict, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from benchmarks import roofline, stats, tables
 
@@ -109,6 +109,8 @@ def draw(panel, lines: dict[str, list[tuple[int, float]]], looks: dict):
     panel.set_yscale("log")
     panel.set_xticks(lengths, [f"{T // 1024}k" if T >= 1024 else str(T) for T in lengths])
     panel.minorticks_off()
+    low, high = panel.get_ylim()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 300 else (1, 2, 5)))
     panel.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     panel.grid(alpha=0.25)
     panel.spines[["top", "right"]].set_visible(False)

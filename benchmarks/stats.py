@@ -59,6 +59,6 @@ def growth(lengths, values) -> dict | None:
     line = linregress(n, y)
     return {
         "exponent": float(line.slope),
-        "error": float(line.stderr),
+        "error": float(np.nan_to_num(line.stderr)),  # NaN if all values are equal
         "lengths": [int(p[0]) for p in points],
     }

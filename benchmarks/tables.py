@@ -13,7 +13,7 @@ from benchmarks import contenders, roofline, stats
 MEASURES = {  # key -> title, note
     "resident_growth_mib": (
         "Peak resident growth, MiB",
-        "Above what the process held before the call, inputs among it; the results count.",
+        "Above what the process held before the call, inputs included; in brackets without the results.",
     ),
     "compiler_estimate_mib": (
         "Compiler's estimate, MiB",
@@ -58,7 +58,8 @@ def every(record: dict) -> list[Table]:
 
 
 def milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g}" if seconds < 1 else f"{seconds * 1e3:.0f}"
+    """Three digits, and whole ones from a second on."""
+    return f"{seconds * 1e3:#.3g}".rstrip(".") if seconds < 1 else f"{seconds * 1e3:.0f}"
 
 
 def interval(ratio: dict) -> str:
@@ -84,7 +85,7 @@ def exponent(by_length: dict[int, dict], value) -> str:
     """The growth exponent of value(row), for one row of the batch."""
     lengths = sorted(by_length)
     fitted = stats.growth(lengths, [value(by_length[T]) for T in lengths])
-    return f"{fitted['exponent']:.2f} ± {fitted['error']:.2f}" if fitted else ""
+    return f"{fitted['exponent']:.2f} ± {fitted['error']:.2f}" if fitted else "–"
 
 
 def by_length(title: str, contenders: dict, show, value, note: str = "") -> Table:
@@ -110,20 +111,39 @@ def at_the_end(lengths: dict[int, dict]) -> tuple:
 
 
 def times(record: dict) -> list[Table]:
+    """For each workload the times, and the speeds."""
     made = []
     for workload, rows in grid(timed(record)).items():
         rows = dict(sorted(rows.items(), key=lambda item: at_the_end(item[1])))
-        baseline = contenders.baselines(some(rows)["cell"])["torch"]
-        note = f"Medians; in brackets over {baseline}'s; ~: unstable, an IQR above 10 % of the median."
+        cell = some(rows)["cell"]
+        baselines = contenders.baselines(cell).values()
+        note = f"Medians; in brackets over {' and over '.join(baselines)}; ~: IQR above 10 % of the median."
 
-        def show(row, rows=rows, baseline=baseline):
-            summary, ratio = stats.summarise(row["samples"]), against(row, rows, baseline)
-            text = ("~" if summary["unstable"] else "") + milliseconds(summary["median"])
-            return f"{text} ({ratio['ratio']:.2f})" if ratio else text
+        def show(row, rows=rows, baselines=baselines):
+            shaky = "~" if stats.summarise(row["samples"])["unstable"] else ""
+            ratios = [against(row, rows, name) for name in baselines]
+            beside = ", ".join(f"{ratio['ratio']:.2f}" if ratio else "–" for ratio in ratios)
+            return f"{shaky}{milliseconds(median(row))} ({beside})"
 
         title = f"Time a call, ms: {workload}"
         made.append(by_length(title, rows, show, lambda row: per_sequence(row, median(row)), note))
+        made.append(speeds(workload, rows, cell, record["roofs"]))
     return made
+
+
+def speeds(workload: str, rows: dict, cell: dict, roofs: list[dict]) -> Table:
+    """Useful work a second, and the share of the machine's roof."""
+    decoding = roofline.roof_of(cell) == "copy"
+    work = "cache_bytes" if decoding else "flops"
+
+    def show(row):
+        share = roofline.share(row, roofs)
+        return f"{row[work] / median(row) / 1e9:.1f}" + (f" ({share:.0%})" if share else "")
+
+    unit = "Cache read, GB/s" if decoding else "Useful GFLOP/s"
+    note = f"In brackets the share of the best {roofline.roof_of(cell)} rate seen in this run."
+    table = by_length(f"{unit}: {workload}", rows, show, lambda row: None, note)
+    return table._replace(columns=table.columns[:-1], rows=[row[:-1] for row in table.rows])
 
 
 def memory(record: dict) -> list[Table]:
@@ -135,7 +155,11 @@ def memory(record: dict) -> list[Table]:
         for workload, rows in grid(have).items():
 
             def show(row, key=key):
-                return f"{row['memory'][key]:.1f}"
+                peak = row["memory"][key]
+                beyond = (
+                    f" ({peak - row['result_bytes'] / 2**20:.1f})" if key == "resident_growth_mib" else ""
+                )
+                return f"{peak:.1f}{beyond}"
 
             def value(row, key=key):
                 return per_sequence(row, row["memory"][key])
@@ -240,6 +264,7 @@ def details(record: dict) -> list[Table]:
                 "dense-equivalent GFLOP/s",
                 f"of the {roofline.roof_of(cell)} roof",
                 "first call s",
+                "check",
             ]
             lines = [detail(row, by_name, reference, record["roofs"]) for row in rows]
             made.append(Table(f"{workload}, T={T}, B={cell['B']}", columns, lines, detail=True))

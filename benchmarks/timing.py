@@ -143,6 +143,7 @@ class Run:
             "flops": cell.flops(),
             "dense_flops": cell.dense_flops(),
             "cache_bytes": cell.cache_bytes(),
+            "result_bytes": cell.result_bytes(),
             "samples": [],
         }
 

@@ -25,6 +25,7 @@ from benchmarks import (
 from benchmarks.cells import BOTH, FORWARD, VARIANTS, Cell, full, quick
 from parity import inputs, oracle
 
+PLOTS = ("time.png", "memory.png", "roofline.png")
 ATTENTION = [variant for variant in VARIANTS if variant != "block"]
 
 # ---- what is counted
@@ -157,11 +158,13 @@ def on_torch():
     return pytest.importorskip("benchmarks.on_torch")
 
 
-def program(on, f, cell):
+def finding(on, f, cell):
     given = check.made(cell.case(), cell.dtype)
     leaves = [on.place(x, cell.dtype) for x in (given.q, given.k, given.v)]
     options = {n: on.place(x, cell.dtype) if hasattr(x, "dtype") else x for n, x in given.options.items()}
-    return on.compiled(f, leaves, options, on.place(given.dout, cell.dtype) if cell.backward else None)
+    dout = on.place(check.cotangent(cell), cell.dtype) if cell.backward else None
+    results = on.compiled(f, leaves, options, dout).call()
+    return check.attention(cell, "float32", *map(on.fetch, results))
 
 
 @pytest.mark.parametrize("variant", ATTENTION)
@@ -169,7 +172,7 @@ def program(on, f, cell):
 def test_a_right_program_holds(on_torch, variant, passes):
     cell = Cell(variant, passes, 90, H=12, D=4)
     f = contenders.everyone()["attn_torch[reference]"].load()
-    assert check.attention(cell, "float32", program(on_torch, f, cell), on_torch)["verdict"] == "passed"
+    assert finding(on_torch, f, cell)["verdict"] == "passed"
 
 
 @pytest.mark.parametrize("wrong", ["scale", "causal", "dv"])
@@ -182,7 +185,7 @@ def test_a_wrong_program_fails(on_torch, wrong):
         return right(q, k, v, causal=causal and wrong != "causal", scale=0.51 if wrong == "scale" else 0.5)
 
     cell = Cell("causal", BOTH, 90, H=2, D=4)
-    found = check.attention(cell, "float32", program(on_torch, f, cell), on_torch)
+    found = finding(on_torch, f, cell)
     assert found["verdict"] == "failed"
     assert "times its bound" in found["reason"]
 
@@ -196,7 +199,7 @@ def test_a_gradient_where_no_cotangent_was_fails(on_torch):
         return right(q, k, v, causal=causal)
 
     cell = Cell("causal", BOTH, 90, H=2, D=4)
-    assert check.attention(cell, "float32", program(on_torch, f, cell), on_torch)["verdict"] == "failed"
+    assert finding(on_torch, f, cell)["verdict"] == "failed"
 
 
 def test_both_frameworks_take_part_and_nobody_twice():
@@ -229,6 +232,7 @@ def made_row(name, variant, passes, T, seconds):
         "framework": contenders.everyone()[name].framework,
         **counts,
         "cache_bytes": cell.cache_bytes(),
+        "result_bytes": cell.result_bytes(),
         "status": "ready",
         "samples": list(seconds * rng.uniform(0.99, 1.01, 6)),
         "first_s": 1.0,
@@ -282,7 +286,7 @@ def record():
 def test_times_are_set_against_the_baseline_and_growth_is_fitted(record):
     table = next(t for t in tables.every(record) if t.title == "Time a call, ms: causal, forward, float32")
     line = next(row for row in table.rows if row[0] == "attn_jax[reference]")
-    assert "(3.00)" in line[1]
+    assert "(3.00, 0.75)" in line[1]
     assert line[-1].startswith("2.0")
     assert table.rows[0][0] == "torch.sdpa"  # the fastest first
 
@@ -291,6 +295,10 @@ def test_three_measures_of_memory_have_three_tables(record):
     titles = [t.title for t in tables.memory(record) if t.title.endswith(": causal, forward, float32")]
     assert [title.split(",")[0] for title in titles] == ["Peak resident growth", "Compiler's estimate"]
     assert len(tables.MEASURES) == 3
+
+
+def test_every_line_has_a_cell_for_every_column(record):
+    assert all(len(row) == len(t.columns) for t in tables.every(record) for row in t.rows)
 
 
 def test_auto_is_held_against_the_best_single_implementation(record):
@@ -323,14 +331,7 @@ def test_a_failure_is_shown_and_not_timed(record):
 
 def test_the_report_is_complete_and_stands_alone(record, tmp_path):
     written = {path.name: path for path in report.write(record, tmp_path / "run")}
-    assert {
-        "record.json",
-        "report.md",
-        "report.html",
-        "time.png",
-        "memory.png",
-        "roofline.png",
-    } == written.keys()
+    assert written.keys() == {"record.json", "report.md", "report.html", *PLOTS}
     assert report.read(tmp_path / "run") == json.loads(json.dumps(record))
     html, markdown = written["report.html"].read_text(), written["report.md"].read_text()
     for text in (html, markdown):
