@@ -16,7 +16,7 @@ from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.pool import Pool
 from parity.subjects import Subject, plugin
-from parity.worker import Answer, Task, split
+from parity.worker import Answer, Given, Task, made, split
 
 STATUSES = ("passed", "diverges", "no_evidence", "unsupported", "failed", "error")
 BROKEN = ("failed", "error")
@@ -139,14 +139,15 @@ def record(subject: Subject, case: Case | BlockCase, dtype: str, device: str, st
 
 
 @lru_cache(maxsize=512)
-def given(case: Case, dtype: str, seed: int) -> tuple[inputs.Inputs, oracle.Oracle]:
-    made = inputs.make(case, dtype, seed)
-    return made, oracle.attention(made.q, made.k, made.v, made.dout, **made.options)
+def truth_of(source: Given | tuple) -> tuple[inputs.Inputs, oracle.Oracle]:
+    """The inputs of a task's source, and what the contract makes of them."""
+    given = made(source)
+    return given, oracle.attention(given.q, given.k, given.v, given.dout, **given.options)
 
 
 @lru_cache(maxsize=2048)
-def contract(case: Case, dtype: str, seed: int, claim: str) -> dict:
-    return bounds.attention(given(case, dtype, seed)[1], bounds.CLAIMS[claim])
+def contract(source: Given | tuple, claim: str) -> dict:
+    return bounds.attention(truth_of(source)[1], bounds.CLAIMS[claim])
 
 
 @dataclass
@@ -166,14 +167,15 @@ class Expected:
 
 def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
     """With these declared divergences in force."""
-    case, key = task.case, (task.case, task.dtype, task.seed)
-    made, truth = given(*key)
+    case, (given, truth) = task.case, truth_of(task.source)
     claim, instead, nan = subject.claims[task.dtype], truth, {}
     for divergence in applied:
         claim = (divergence.claims or {}).get(task.dtype, claim)
-        instead = divergence.instead(case, made, truth) if instead is truth else instead
-        nan |= divergence.nan(case, made, truth)
-    limits = contract(*key, claim) if instead is truth else bounds.attention(instead, bounds.CLAIMS[claim])
+        instead = divergence.instead(case, given, truth) if instead is truth else instead
+        nan |= divergence.nan(case, given, truth)
+    limits = (
+        contract(task.source, claim) if instead is truth else bounds.attention(instead, bounds.CLAIMS[claim])
+    )
     values = {name: getattr(instead, name) for name in limits if getattr(instead, name, None) is not None}
     for name, where in nan.items():
         values[name] = np.where(where, np.nan, values[name])
@@ -191,8 +193,8 @@ def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     wrong = form(subject, task, answer)
     if wrong:
         return cell | {"status": "failed", "reason": wrong}
-    made, truth = given(task.case, task.dtype, task.seed)
-    applied = [d for d in subject.diverges if task.dtype in d.dtypes and d.when(task.case, made, truth)]
+    given, truth = truth_of(task.source)
+    applied = [d for d in subject.diverges if task.dtype in d.dtypes and d.when(task.case, given, truth)]
     want = expected(subject, task, applied)
     found = want.judge(answer.tensors)
     cell |= {"claim": want.claim, **found.record(), "diverges": [d.name for d in applied]}
@@ -239,7 +241,7 @@ def both_ways(subject: Subject, task: Task, answer: Answer, applied: list, found
 
 def form(subject: Subject, task: Task, answer: Answer) -> str:
     """What is wrong with the names, shapes or dtypes of an answer; empty if nothing is."""
-    made, truth = given(task.case, task.dtype, task.seed)
+    given, truth = truth_of(task.source)
     for name, x in answer.tensors.items():
         want = getattr(truth, name).shape
         if x.shape != want:
@@ -249,6 +251,6 @@ def form(subject: Subject, task: Task, answer: Answer) -> str:
         wanted = {"out": (task.dtype,), "lse": (wide,)}.get(name, (task.dtype, wide))
         if dtype not in wanted:
             return f"{name} has dtype {dtype}, wanted {wanted[0]}"
-    leaves, _ = split(made, subject.constants)
+    leaves, _ = split(given, subject.constants)
     missing = [f"d{name}" for name in leaves if f"d{name}" not in answer.tensors] if task.backward else []
     return f"no {', '.join(missing)}: the output does not depend on it" if missing else ""

@@ -28,9 +28,19 @@ QUICK_COMPILE = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Arrays that come from a file and not from the catalogue. Two are the same only if they are one."""
+
+    inputs: inputs.Inputs
+
+
 @dataclass(frozen=True)
 class Task:
-    """One cell to run. subject: a built-in name or a plug-in's address. backward: gradients too."""
+    """One cell to run. subject: a built-in name or a plug-in's address. backward: gradients too.
+
+    given: arrays to use in place of those that the case and the seed stand for.
+    """
 
     subject: str
     case: Case | BlockCase
@@ -39,6 +49,12 @@ class Task:
     seed: int
     backward: bool = True
     quick_compile: bool = True
+    given: Given | None = None
+
+    @property
+    def source(self):
+        """What `made` makes the inputs from."""
+        return self.given or (self.case, self.dtype, self.seed)
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,7 @@ def answer(run, task: Task) -> Answer:
             where = task.dtype, task.device, task.seed, compiler_options(task)
             tensors, dtypes = blocks.run(found.framework, found.block, task.case, *where), {}
         else:
-            tensors, dtypes = run(task, found, given(task.case, task.dtype, task.seed))
+            tensors, dtypes = run(task, found, made(task.source))
         return Answer(tensors, dtypes, time.perf_counter() - start)
     except Exception as problem:
         return Answer({}, {}, time.perf_counter() - start, explain(problem))
@@ -93,8 +109,9 @@ def explain(problem: Exception) -> str:
 
 
 @lru_cache(maxsize=2)
-def given(case: Case, dtype: str, seed: int) -> inputs.Inputs:
-    return inputs.make(case, dtype, seed)
+def made(source: Given | tuple) -> inputs.Inputs:
+    """The inputs of a task's source."""
+    return source.inputs if isinstance(source, Given) else inputs.make(*source)
 
 
 @lru_cache
@@ -215,8 +232,8 @@ def run_numpy(task: Task, subject: Subject, made: inputs.Inputs):
     def native(x):
         return x.astype(task.dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
 
-    given = {"q": made.q, "k": made.k, "v": made.v, **made.options}
-    result = function_of(task.subject)(**{n: native(x) for n, x in given.items()})
+    arguments = {"q": made.q, "k": made.k, "v": made.v, **made.options}
+    result = function_of(task.subject)(**{n: native(x) for n, x in arguments.items()})
     named = zip(("out", "lse"), result if subject.exposes_lse else (result,), strict=False)
     tensors = {n: np.asarray(x) for n, x in named}
     return plain(tensors)

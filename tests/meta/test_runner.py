@@ -26,7 +26,7 @@ def run(*subjects, cases=CASES, dtypes=("float32",), **options):
 
 def right(case=CASES[0], dtype="float32"):
     """The oracle, whose values are a right answer."""
-    return runner.given(case, dtype, 0)[1]
+    return runner.truth_of((case, dtype, 0))[1]
 
 
 def judged(dtypes=None, subject="torch.sdpa", case=CASES[0], **changed):

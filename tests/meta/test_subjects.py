@@ -130,7 +130,7 @@ def test_less_precision_than_claimed_is_seen_and_may_be_absent():
     less = coarser({"float64": "float64-as-float32"}, "float32 inside", "jax 0.0")
     case, claims = CATALOGUE["normal"], {"float64": "float64"}
     subject = Subject("planted", "jax", lambda: None, claims, diverges=(less,))
-    task, truth = Task("planted", case, "float64", "cpu", 0), runner.given(case, "float64", 0)[1]
+    task, truth = Task("planted", case, "float64", "cpu", 0), runner.truth_of((case, "float64", 0))[1]
     exact = {name: getattr(truth, name) for name in ("out", "dq", "dk", "dv")}
     rounded = {name: x.astype(np.float32).astype(np.float64) for name, x in exact.items()}
     cells = [
