@@ -1,5 +1,6 @@
 """The `parity` command. Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged."""
 
+import dataclasses
 import fnmatch
 import time
 from contextlib import closing, nullcontext
@@ -18,6 +19,7 @@ devices.limit_threads()  # before NumPy is imported
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
+FAILURES = Path("parity-failures")  # each failure of a run, as a file for `parity replay`
 WIDE = 200  # columns, where the output is not a terminal
 
 
@@ -77,6 +79,7 @@ def run(
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
 ) -> None:
     """Run cases x subjects x dtypes x devices, forward and gradients, and judge every tensor."""
+    from parity import replay as replay_files
     from parity import runner
 
     if quick and full:
@@ -85,6 +88,7 @@ def run(
     dtypes = tuple(str(name) for name in dtype or (Dtype if full else DEFAULT_DTYPES))
     chosen = choose_subjects(subject), choose_cases(case, budget), dtypes
     started = runner.Run(runner.Plan(*chosen, str(device), seed, timeout, quick_compile=not full))
+    started.keep = replay_files.keeper(FAILURES, started)
     try:
         started.start()
     except runner.NoDevice as missing:
@@ -184,6 +188,77 @@ def matching(pattern: str, names, what: str) -> list[str]:
             f"no {what} matches {pattern!r}; see `parity list {what}s`", param_hint=f"--{what}"
         )
     return found
+
+
+# ---- failures, one at a time
+
+
+Failing = Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="FILE")]
+Another = Annotated[str | None, typer.Option("--subject", help="Another subject than the file's.")]
+
+
+@app.command()
+def replay(file: Failing, subject: Another = None) -> None:
+    """Run a saved failure again."""
+    from parity.report import terminal
+
+    _, run, task = opened(file, subject)
+    with closing(run):
+        _, cell = run.one(task)
+    out = console()
+    if cell["status"] not in ("failed", "error"):
+        out.print(f"{cell['status']}: {cell['subject']} {cell['case']} {cell['dtype']} {cell['device']}")
+        raise typer.Exit(0)
+    for text in terminal.failure(cell):
+        out.print(text)
+    raise typer.Exit(1)
+
+
+@app.command()
+def shrink(file: Failing, subject: Another = None) -> None:
+    """Find the smallest input that still fails, and print it as a program in torch and in JAX."""
+    from parity import replay as saved
+    from parity import shrink as smaller
+    from parity import snippet
+    from parity.worker import Given
+
+    failure, run, task = opened(file, subject)
+    out, dtype = console(), task.dtype
+
+    def attempt(made):
+        return run.one(dataclasses.replace(task, case=saved.case_of(made, task.case.name), given=Given(made)))
+
+    with closing(run):
+        _, first = attempt(failure.made)
+        if first["status"] not in ("failed", "error"):
+            out.print(f"{file} does not fail any more: {first['status']}")
+            raise typer.Exit(3)
+        made, asked = smaller.shrink(failure.made, dtype, lambda made: smaller.alike(attempt(made)[1], first))
+        answer, cell = attempt(made)
+    given = dataclasses.replace(task, case=saved.case_of(made, task.case.name), given=Given(made))
+    path = file.with_suffix(".shrunk.safetensors")
+    saved.save(path, given, answer, cell, failure.said["environment"])
+    out.print(snippet.explain(cell, made, asked))
+    for framework in dict.fromkeys((cell["framework"], "torch", "jax")):
+        out.print(f"\n# {framework}\n{snippet.program(framework, given, cell)}")
+    out.print(f"written to {path}", style="dim")
+    raise typer.Exit(1)
+
+
+def opened(file: Path, subject: str | None):
+    """(failure, a started run of one subject, the task) of a file."""
+    from parity import replay as saved
+    from parity import runner
+
+    try:
+        failure = saved.load(file)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem), param_hint="FILE") from None
+    (chosen,) = choose_subjects([subject or failure.said["subject"]])
+    run = runner.Run(runner.Plan((chosen,), (), (failure.said["dtype"],)))
+    run.start()
+    name = chosen if isinstance(chosen, str) else chosen.name
+    return failure, run, failure.task(name)
 
 
 # ---- looking

@@ -4,7 +4,7 @@ The oracle is computed once for a case and dtype, a bound once for a claim. Ever
 STATUSES and says why; none is left out silently.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -48,8 +48,10 @@ class Run:
     environments: process -> what parity.devices found there. absent: process -> why it cannot run.
     """
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: Plan, keep: Callable[[Task, Answer, dict], str] | None = None):
+        """keep: called with each attention that did not hold; what it returns is the cell's "replay"."""
         self.plan = plan
+        self.keep = keep
         self.pool = Pool({process_of(subject) for subject in plan.subjects}, plan.timeout)
         self.subjects: list[Subject] = []
         self.environments: dict[str, dict] = {}
@@ -102,8 +104,20 @@ class Run:
                     s.claims[d] for s in self.subjects if s.block for d in self.plan.dtypes if d in s.claims
                 }
                 yield judge_block(named[task.subject], task.case, task, answer, tuple(sorted(claims)))
-            else:
-                yield judge(named[task.subject], task, answer)
+                continue
+            cell = judge(named[task.subject], task, answer)
+            if self.keep and cell["status"] in BROKEN:
+                cell["replay"] = self.keep(task, answer, cell)
+            yield cell
+
+    def one(self, task: Task) -> tuple[Answer, dict]:
+        """Run one task now, and judge it. After start, and not while cells() runs."""
+        (subject,) = self.subjects
+        answer = self.pool.workers[process_of(subject)].ask(task)
+        return answer, judge(subject, task, answer)
+
+    def close(self) -> None:
+        self.pool.stop()
 
     def _without_running(
         self, subject: Subject, case: Case | BlockCase, dtype: str

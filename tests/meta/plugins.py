@@ -59,3 +59,15 @@ def in_numpy(q, k, v):
     s = q @ k.mT * np.asarray(q.shape[-1] ** -0.5, q.dtype)
     p = np.exp(s - s.max(-1, keepdims=True))
     return (p / p.sum(-1, keepdims=True)) @ v
+
+
+def window_off_by_one(q, k, v, *, window=None):
+    """One key too few on the left."""
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    left, right = (None, None) if window is None else window
+    visible = (j > i - left if left is not None else j > -1) & (
+        j <= i + right if right is not None else j > -1
+    )
+    scores = (q.float() @ k.float().mT) * q.shape[-1] ** -0.5
+    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1)
+    return (weights @ v.float()).to(q.dtype)

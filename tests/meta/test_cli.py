@@ -23,6 +23,8 @@ COMMANDS = {
         *("--json", "--quick", "--seed", "--subject", "--timeout"),
     ],
     "list": ["kind"],
+    "replay": ["file", "--subject"],
+    "shrink": ["file", "--subject"],
     "show": ["name"],
 }
 
