@@ -15,6 +15,7 @@ import numpy as np
 from parity import devices, evidence, inputs
 from parity.blocks import BlockCase
 from parity.cases import Case
+from parity.cases.reports import REPORTS
 from parity.runner import BROKEN, STATUSES, Run
 
 SCHEMA = 1
@@ -65,7 +66,7 @@ def describe_case(case: Case | BlockCase) -> dict:
         return asdict(case)
     return {
         "catches": case.catches,
-        "origin": case.origin,
+        "origin": REPORTS[case.origin] if case.origin else "",
         "q": list(case.q),
         "kv": list(case.kv),
         "v_dim": case.v_dim,
@@ -120,6 +121,7 @@ def write(report: dict, path: Path) -> None:
     """A cell a line: small, and grep and diff show whole cells. path is never left half written."""
     head = json.dumps(report | {"cells": []}, indent=1, allow_nan=False).removesuffix("[]\n}")
     cells = ",\n".join(json.dumps(cell, allow_nan=False) for cell in report["cells"])
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f"{path.name}.part")
     beside.write_text(f"{head}[\n{cells}\n]\n}}\n")
     os.replace(beside, path)
