@@ -11,6 +11,7 @@ import typer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 RESULTS = Path(__file__).parent / "results"
+WIDTH = 150  # of the tables in a file or a pipe
 
 
 @app.command()
@@ -53,6 +54,8 @@ def run(
     budget = budget or (60.0 if full else 4.0)
     record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, budget)
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     report.to_terminal(record, console)
     written = report.write(record, out or RESULTS / name)
     console.print(

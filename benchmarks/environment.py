@@ -25,7 +25,7 @@ def describe(device: str, threads: int, seed: int) -> dict:
     load = os.getloadavg()[0]
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "command": " ".join(["python -m benchmarks", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks", *(Path(word).name for word in sys.argv[1:])]),
         "commit": commit(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
