@@ -8,7 +8,6 @@ import typer
 
 from parity.report import renderer
 
-
 Html = Annotated[Path | None, typer.Option(dir_okay=False, help="One page with every cell's details.")]
 Junit = Annotated[Path | None, typer.Option(dir_okay=False, help="JUnit XML.")]
 Markdown = Annotated[Path | None, typer.Option(dir_okay=False, help="A summary for the page of a CI job.")]

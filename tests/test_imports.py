@@ -55,7 +55,12 @@ PARITY_MAY_IMPORT = {module: ("numpy", *(f"parity.{other}" for other in CORE)) f
 }
 # What parity may import at the top level of a file, and of some files more.
 PARITY_AT_TOP = ("numpy", "parity")
-PARITY_AT_TOP_MORE = {"cli": ("typer", "rich"), "report": ("rich",)}
+PARITY_AT_TOP_MORE = {
+    "cli": ("typer", "rich"),
+    "outputs": ("typer",),
+    "report": ("rich",),
+    "report.html": ("jinja2",),
+}
 
 
 def modules(package):
