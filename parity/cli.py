@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import json
 import time
 from contextlib import closing, nullcontext
 from enum import StrEnum
@@ -243,6 +244,33 @@ def shrink(file: Failing, subject: Another = None) -> None:
         out.print(f"\n# {framework}\n{snippet.program(framework, given, cell)}")
     out.print(f"written to {path}", style="dim")
     raise typer.Exit(1)
+
+
+@app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="A.json")],
+    after: Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="B.json")],
+) -> None:
+    """Compare two reports: what fails now, what uses more of its budget, which divergence is gone."""
+    from parity.report import diff as two
+
+    difference = two.compare(read(before), read(after))
+    two.show(difference, console())
+    raise typer.Exit(difference.exit_code)
+
+
+def read(file: Path) -> dict:
+    """A report of this schema."""
+    from parity.record import SCHEMA
+
+    try:
+        report = json.loads(file.read_text())
+        if report["schema"] == SCHEMA:
+            return report
+        problem = f"has schema {report['schema']}, wanted {SCHEMA}"
+    except (ValueError, KeyError, TypeError):
+        problem = "is not a report of parity"
+    raise typer.BadParameter(f"{file} {problem}")
 
 
 def opened(file: Path, subject: str | None):

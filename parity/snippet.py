@@ -22,8 +22,7 @@ SHORT = {"float16": np.float16, "bfloat16": np.float32, "float32": np.float32, "
 
 
 def program(framework: str, task: Task, cell: dict) -> str:
-    """The call of a failing task: of the subject itself in its own framework, if it has an address; else of our
-    own attention, which gives what is wanted."""
+    """The call of a failing task: of the subject, if it has an address and this framework, or of ours."""
     made, truth = truth_of(task.source)
     failed = [tensor["name"] for tensor in cell.get("tensors", ()) if tensor["status"] == "failed"]
     tensor = failed[0] if failed else "out"

@@ -28,6 +28,9 @@ QUICK_COMPILE = {
 }
 
 
+LOADED: dict[str, Callable] = {}
+
+
 @dataclass(frozen=True, eq=False)
 class Given:
     """Arrays that come from a file and not from the catalogue. Two are the same only if they are one."""
@@ -81,16 +84,16 @@ def serve(pipe, kind: str, log: str) -> None:
     except Exception as problem:
         pipe.send(Answer({}, {}, 0.0, explain(problem)))
         return
-    run = {"torch": run_torch, "jax": run_jax, "numpy": run_numpy}[framework]
+    run = RUNS[framework]
     while (task := pipe.recv()) is not None:
-        pipe.send(answer(run, task))
+        pipe.send(answer(run, task, subjects.find))
 
 
-def answer(run, task: Task) -> Answer:
-    """Run one task; every exception becomes its answer's error."""
+def answer(run: Callable, task: Task, find: Callable[[str], Subject]) -> Answer:
+    """Run one task of the subject that find gives; every exception becomes its answer's error."""
     start = time.perf_counter()
     try:
-        found = subjects.find(task.subject)
+        found = find(task.subject)
         if isinstance(task.case, BlockCase):
             where = task.dtype, task.device, task.seed, compiler_options(task)
             tensors, dtypes = blocks.run(found.framework, found.block, task.case, *where), {}
@@ -114,9 +117,11 @@ def made(source: Given | tuple) -> inputs.Inputs:
     return source.inputs if isinstance(source, Given) else inputs.make(*source)
 
 
-@lru_cache
-def function_of(name: str) -> Callable:
-    return subjects.find(name).load()
+def function_of(subject: Subject) -> Callable:
+    """What it loads, loaded once."""
+    if subject.name not in LOADED:
+        LOADED[subject.name] = subject.load()
+    return LOADED[subject.name]
 
 
 def split(made: inputs.Inputs, constants: tuple[str, ...]) -> tuple[dict, dict]:
@@ -151,7 +156,7 @@ def run_torch(task: Task, subject: Subject, made: inputs.Inputs):
 
     leaves, others = split(made, subject.constants)
     leaves = {n: native(x, n).requires_grad_(task.backward) for n, x in leaves.items()}
-    result = function_of(task.subject)(**leaves, **{n: native(x) for n, x in others.items()})
+    result = function_of(subject)(**leaves, **{n: native(x) for n, x in others.items()})
     out, lse = result if subject.exposes_lse else (result, None)
     tensors = {"out": out} | ({} if lse is None else {"lse": lse})
     if task.backward and out.shape == made.dout.shape:
@@ -195,7 +200,7 @@ def run_jax(task: Task, subject: Subject, made: inputs.Inputs):
     static = {n: x for n, x in others.items() if n not in arrays}
     key = (task.subject, repr(static), task.backward, task.quick_compile)
     if key not in JITTED:
-        call = vjp(function_of(task.subject), subject.exposes_lse, static, task.backward)
+        call = vjp(function_of(subject), subject.exposes_lse, static, task.backward)
         JITTED[key] = jax.jit(call, compiler_options=compiler_options(task))
     tensors = {n: np.asarray(x) for n, x in JITTED[key](leaves, arrays, native(made.dout)).items()}
     return plain(tensors)
@@ -233,7 +238,10 @@ def run_numpy(task: Task, subject: Subject, made: inputs.Inputs):
         return x.astype(task.dtype) if isinstance(x, np.ndarray) and x.dtype == np.float64 else x
 
     arguments = {"q": made.q, "k": made.k, "v": made.v, **made.options}
-    result = function_of(task.subject)(**{n: native(x) for n, x in arguments.items()})
+    result = function_of(subject)(**{n: native(x) for n, x in arguments.items()})
     named = zip(("out", "lse"), result if subject.exposes_lse else (result,), strict=False)
     tensors = {n: np.asarray(x) for n, x in named}
     return plain(tensors)
+
+
+RUNS: dict[str, Callable] = {"torch": run_torch, "jax": run_jax, "numpy": run_numpy}

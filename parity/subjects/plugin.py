@@ -121,14 +121,17 @@ def refusal(supports: Callable | None, case: Case) -> str | None:
 
 
 def framework_of(function: Callable, name: str) -> str:
-    """The one framework that the function's module has imported."""
-    values = vars(sys.modules[function.__module__]).values()
-    homes = (x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", "") for x in values)
-    libraries = {str(home).partition(".")[0] for home in homes}
-    found = {library.replace("flax", "jax") for library in libraries & {"torch", "jax", "flax"}}
-    if len(found) != 1:
-        raise ValueError(f"cannot tell the framework of {name}: say @parity.subject(framework=...)")
-    return found.pop()
+    """The one framework whose names the function uses, or else its module."""
+    known = vars(sys.modules[function.__module__])
+    code = getattr(function, "__code__", None)
+    used = [known[word] for word in code.co_names if word in known] if code else []
+    for values in (used, known.values()):
+        homes = (x.__name__ if isinstance(x, ModuleType) else getattr(x, "__module__", "") for x in values)
+        libraries = {str(home).partition(".")[0] for home in homes} & {"torch", "jax", "flax"}
+        found = {library.replace("flax", "jax") for library in libraries}
+        if len(found) == 1:
+            return found.pop()
+    raise ValueError(f"cannot tell the framework of {name}: say @parity.subject(framework=...)")
 
 
 def describe(found: Subject) -> dict:

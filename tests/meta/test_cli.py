@@ -22,6 +22,7 @@ COMMANDS = {
         *("--case", "--device", "--dtype", "--fail-fast", "--full"),
         *("--json", "--quick", "--seed", "--subject", "--timeout"),
     ],
+    "diff": ["before", "after"],
     "list": ["kind"],
     "replay": ["file", "--subject"],
     "shrink": ["file", "--subject"],
