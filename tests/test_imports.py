@@ -20,16 +20,19 @@ MAY_IMPORT = {
     "schedule": (),
     "arithmetic": ("framework", "checks"),
     "visibility": ("framework", "arithmetic", "schedule"),
-    "dropout": ("framework", "arithmetic", "schedule"),
+    "dialects": ("checks",),
+    "dropout": ("framework", "arithmetic", "checks", "schedule"),
     "norms": ("framework", "arithmetic", "checks", "schedule"),
     "implementations": ("implementations",),
     "implementations.reference": ("framework", "arithmetic", "dropout", "schedule", "visibility"),
-    "": ("attention", "block", "mlp", "multihead", "norms", "params"),
+    "": ("attention", "block", "layers", "mlp", "multihead", "norms", "params", "positions"),
     "attention": ("framework", "arithmetic", "checks", "dropout", "implementations", "visibility"),
-    "mlp": ("framework", "arithmetic", "checks"),
-    "multihead": ("framework", "attention", "checks", "mlp", "norms"),
-    "block": ("framework", "checks", "mlp", "multihead", "norms"),
-    "params": ("framework", "numpy", "block", "mlp", "multihead", "norms"),
+    "positions": ("framework", "arithmetic", "dialects"),
+    "layers": ("framework", "arithmetic", "checks", "dropout", "norms"),
+    "mlp": ("framework", "arithmetic", "dialects", "layers"),
+    "multihead": ("framework", "arithmetic", "attention", "dialects", "layers", "norms", "positions"),
+    "block": ("framework", "dialects", "dropout", "layers", "mlp", "multihead", "norms"),
+    "params": ("framework", "numpy", "block", "dialects", "mlp", "multihead"),
 }
 
 # Parity's core: NumPy and each other.
@@ -58,6 +61,7 @@ PARITY_AT_TOP = ("numpy", "parity")
 PARITY_AT_TOP_MORE = {
     "cli": ("typer", "rich"),
     "outputs": ("typer",),
+    "pytest": ("pytest",),
     "report": ("rich",),
     "report.html": ("jinja2",),
 }
