@@ -1,7 +1,5 @@
 """The `parity` command. Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged."""
 
-import dataclasses
-import fnmatch
 import json
 import time
 from contextlib import closing, nullcontext
@@ -13,7 +11,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parity import devices
+from parity import choose, devices, failing, outputs
+from parity.outputs import Badge, Html, Junit, Markdown
+from parity.screen import console
 
 devices.limit_threads()  # before NumPy is imported
 
@@ -21,7 +21,6 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 FAILURES = Path("parity-failures")  # each failure of a run, as a file for `parity replay`
-WIDE = 200  # columns, where the output is not a terminal
 
 
 class Device(StrEnum):
@@ -47,13 +46,6 @@ class Dtype(StrEnum):
 DEFAULT_DTYPES = (Dtype.float32, Dtype.float64, Dtype.bfloat16)
 
 
-def console() -> Console:
-    made = Console(highlight=False, markup=False)  # names of subjects have brackets
-    if not made.is_terminal:
-        made.width = WIDE
-    return made
-
-
 @app.callback()
 def parity() -> None:
     """Judge attention implementations against a float64 oracle, with error bounds derived from the data."""
@@ -76,6 +68,10 @@ def run(
         bool, typer.Option("--full", help="All cases and dtypes, compiled as users compile.")
     ] = False,
     json_file: Annotated[Path, typer.Option("--json", help="The report.")] = Path("parity-report.json"),
+    html: Html = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    badge: Badge = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds for one cell.")] = 60.0,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first failure.")] = False,
 ) -> None:
@@ -85,20 +81,21 @@ def run(
 
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other")
+    reports = outputs.asked(html=html, junit=junit, markdown=markdown, badge=badge)
     budget = "quick" if quick else "full" if full else "default"
     dtypes = tuple(str(name) for name in dtype or (Dtype if full else DEFAULT_DTYPES))
-    chosen = choose_subjects(subject), choose_cases(case, budget), dtypes
+    chosen = choose.subjects(subject), choose.cases(case, budget), dtypes
     started = runner.Run(runner.Plan(*chosen, str(device), seed, timeout, quick_compile=not full))
     started.keep = replay_files.keeper(FAILURES, started)
     try:
         started.start()
     except runner.NoDevice as missing:
-        Console(stderr=True, highlight=False, markup=False).print(f"parity: --device {device}: {missing}")
+        console(stderr=True).print(f"parity: --device {device}: {missing}")
         raise typer.Exit(2) from None
-    raise typer.Exit(execute(started, budget, json_file, fail_fast))
+    raise typer.Exit(execute(started, budget, json_file, fail_fast, reports))
 
 
-def execute(started, budget: str, json_file: Path, fail_fast: bool) -> int:
+def execute(started, budget: str, json_file: Path, fail_fast: bool, reports: outputs.Asked) -> int:
     """Run to the end, the first failure or Ctrl-C; write and show what there is. Returns the exit code."""
     from parity import record, runner
     from parity.report import terminal
@@ -119,8 +116,9 @@ def execute(started, budget: str, json_file: Path, fail_fast: bool) -> int:
     summary = record.summary(cells, time.monotonic() - start, complete)
     report = {**header, "summary": summary, "cells": cells}
     record.write(report, json_file)
+    outputs.write(report, reports)
     terminal.show(report, out)
-    out.print(f"written to {json_file}", style="dim")
+    out.print(f"written to {', '.join(map(str, (json_file, *(file for file, _ in reports))))}", style="dim")
     return summary["exit_code"]
 
 
@@ -144,106 +142,7 @@ class Bar(Progress):
         return lambda: self.advance(self.bar)
 
 
-# ---- choosing
-
-
-def choose_cases(patterns: list[str] | None, budget: str) -> tuple:
-    """The cases that match; of the whole catalogue where patterns are given, else of the budget."""
-    from parity.blocks import BLOCKS
-    from parity.cases import BUDGETS, select
-
-    known = every_case()
-    if not patterns:
-        blocks = [case for case in BLOCKS.values() if BUDGETS.index(case.budget) <= BUDGETS.index(budget)]
-        return (*select(budget), *blocks)
-    found = [name for pattern in patterns for name in matching(pattern, known, "case")]
-    return tuple(known[name] for name in dict.fromkeys(found))
-
-
-def every_case() -> dict:
-    from parity.blocks import BLOCKS
-    from parity.cases import CATALOGUE
-
-    return {**CATALOGUE, **BLOCKS}
-
-
-def choose_subjects(patterns: list[str] | None) -> tuple:
-    """Built-in subjects that match, and addresses of plug-ins; by default what is built in or installed."""
-    from parity.subjects import built_in, plugin
-
-    known = {**built_in(), **plugin.installed()}
-    if not patterns:
-        return tuple(known.values())
-    addresses = [pattern for pattern in patterns if ":" in pattern]
-    found = [
-        name for pattern in patterns if ":" not in pattern for name in matching(pattern, known, "subject")
-    ]
-    return (*(known[name] for name in dict.fromkeys(found)), *dict.fromkeys(addresses))
-
-
-def matching(pattern: str, names, what: str) -> list[str]:
-    """The names that a pattern with * and ? matches; brackets are ordinary. Raises BadParameter for none."""
-    found = fnmatch.filter(names, pattern.replace("[", "[[]"))
-    if not found:
-        raise typer.BadParameter(
-            f"no {what} matches {pattern!r}; see `parity list {what}s`", param_hint=f"--{what}"
-        )
-    return found
-
-
-# ---- failures, one at a time
-
-
-Failing = Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="FILE")]
-Another = Annotated[str | None, typer.Option("--subject", help="Another subject than the file's.")]
-
-
-@app.command()
-def replay(file: Failing, subject: Another = None) -> None:
-    """Run a saved failure again."""
-    from parity.report import terminal
-
-    _, run, task = opened(file, subject)
-    with closing(run):
-        _, cell = run.one(task)
-    out = console()
-    if cell["status"] not in ("failed", "error"):
-        out.print(f"{cell['status']}: {cell['subject']} {cell['case']} {cell['dtype']} {cell['device']}")
-        raise typer.Exit(0)
-    for text in terminal.failure(cell):
-        out.print(text)
-    raise typer.Exit(1)
-
-
-@app.command()
-def shrink(file: Failing, subject: Another = None) -> None:
-    """Find the smallest input that still fails, and print it as a program in torch and in JAX."""
-    from parity import replay as saved
-    from parity import shrink as smaller
-    from parity import snippet
-    from parity.worker import Given
-
-    failure, run, task = opened(file, subject)
-    out, dtype = console(), task.dtype
-
-    def attempt(made):
-        return run.one(dataclasses.replace(task, case=saved.case_of(made, task.case.name), given=Given(made)))
-
-    with closing(run):
-        _, first = attempt(failure.made)
-        if first["status"] not in ("failed", "error"):
-            out.print(f"{file} does not fail any more: {first['status']}")
-            raise typer.Exit(3)
-        made, asked = smaller.shrink(failure.made, dtype, lambda made: smaller.alike(attempt(made)[1], first))
-        answer, cell = attempt(made)
-    given = dataclasses.replace(task, case=saved.case_of(made, task.case.name), given=Given(made))
-    path = file.with_suffix(".shrunk.safetensors")
-    saved.save(path, given, answer, cell, failure.said["environment"])
-    out.print(snippet.explain(cell, made, asked))
-    for framework in dict.fromkeys((cell["framework"], "torch", "jax")):
-        out.print(f"\n# {framework}\n{snippet.program(framework, given, cell)}")
-    out.print(f"written to {path}", style="dim")
-    raise typer.Exit(1)
+# ---- reports
 
 
 @app.command()
@@ -257,6 +156,24 @@ def diff(
     difference = two.compare(read(before), read(after))
     two.show(difference, console())
     raise typer.Exit(difference.exit_code)
+
+
+@app.command("report")
+def render(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, metavar="RECORD.json")],
+    html: Html = None,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    badge: Badge = None,
+) -> None:
+    """Render the report of a run again, and run nothing; in the terminal if no file is named."""
+    from parity.report import terminal
+
+    reports = outputs.asked(html=html, junit=junit, markdown=markdown, badge=badge)
+    stored = read(file)
+    outputs.write(stored, reports)
+    if not reports:
+        terminal.show(stored, console())
 
 
 def read(file: Path) -> dict:
@@ -273,20 +190,8 @@ def read(file: Path) -> dict:
     raise typer.BadParameter(f"{file} {problem}")
 
 
-def opened(file: Path, subject: str | None):
-    """(failure, a started run of one subject, the task) of a file."""
-    from parity import replay as saved
-    from parity import runner
-
-    try:
-        failure = saved.load(file)
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem), param_hint="FILE") from None
-    (chosen,) = choose_subjects([subject or failure.said["subject"]])
-    run = runner.Run(runner.Plan((chosen,), (), (failure.said["dtype"],)))
-    run.start()
-    name = chosen if isinstance(chosen, str) else chosen.name
-    return failure, run, failure.task(name)
+app.command()(failing.replay)
+app.command()(failing.shrink)
 
 
 # ---- looking
@@ -308,7 +213,7 @@ def list_(kind: Annotated[Kind, typer.Argument()] = Kind.cases) -> None:
 
 def case_rows():
     yield "case", "set", "what it is there to catch"
-    for case in every_case().values():
+    for case in choose.every_case().values():
         yield case.name, case.budget, case.catches
 
 
@@ -338,7 +243,7 @@ def show(name: Annotated[str, typer.Argument(metavar="CASE")]) -> None:
     """Show a case: what it is for, its shapes and options, and what its queries see."""
     from parity import record
 
-    known = every_case()
+    known = choose.every_case()
     if name not in known:
         raise typer.BadParameter(f"no case named {name!r}; see `parity list cases`", param_hint="CASE")
     said, out = record.describe_case(known[name]), console()

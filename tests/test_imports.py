@@ -60,6 +60,9 @@ PARITY_MAY_IMPORT = {module: ("numpy", *(f"parity.{other}" for other in CORE)) f
 PARITY_AT_TOP = ("numpy", "parity")
 PARITY_AT_TOP_MORE = {
     "cli": ("typer", "rich"),
+    "choose": ("typer",),
+    "failing": ("typer",),
+    "screen": ("rich",),
     "outputs": ("typer",),
     "pytest": ("pytest",),
     "report": ("rich",),

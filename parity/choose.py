@@ -1,0 +1,49 @@
+"""Cases and subjects by pattern, as they are named on the command line."""
+
+import fnmatch
+
+import typer
+
+
+def cases(patterns: list[str] | None, budget: str) -> tuple:
+    """The cases that match; of the whole catalogue where patterns are given, else of the budget."""
+    from parity.blocks import BLOCKS
+    from parity.cases import BUDGETS, select
+
+    known = every_case()
+    if not patterns:
+        blocks = [case for case in BLOCKS.values() if BUDGETS.index(case.budget) <= BUDGETS.index(budget)]
+        return (*select(budget), *blocks)
+    found = [name for pattern in patterns for name in matching(pattern, known, "case")]
+    return tuple(known[name] for name in dict.fromkeys(found))
+
+
+def every_case() -> dict:
+    from parity.blocks import BLOCKS
+    from parity.cases import CATALOGUE
+
+    return {**CATALOGUE, **BLOCKS}
+
+
+def subjects(patterns: list[str] | None) -> tuple:
+    """Built-in subjects that match, and addresses of plug-ins; by default what is built in or installed."""
+    from parity.subjects import built_in, plugin
+
+    known = {**built_in(), **plugin.installed()}
+    if not patterns:
+        return tuple(known.values())
+    addresses = [pattern for pattern in patterns if ":" in pattern]
+    found = [
+        name for pattern in patterns if ":" not in pattern for name in matching(pattern, known, "subject")
+    ]
+    return (*(known[name] for name in dict.fromkeys(found)), *dict.fromkeys(addresses))
+
+
+def matching(pattern: str, names, what: str) -> list[str]:
+    """The names that a pattern with * and ? matches; brackets are ordinary. Raises BadParameter for none."""
+    found = fnmatch.filter(names, pattern.replace("[", "[[]"))
+    if not found:
+        raise typer.BadParameter(
+            f"no {what} matches {pattern!r}; see `parity list {what}s`", param_hint=f"--{what}"
+        )
+    return found
