@@ -209,7 +209,8 @@ function details(cell) {
   const declared = DATA.subjects[cell.subject].diverges.filter((each) => (cell.diverges ?? []).includes(each.name));
   if (declared.length) parts.push(element("div", {}, element("h3", {}, "Declared differences that showed"),
     ...declared.map((each) => element("p", {}, each.says, element("cite", {}, each.source)))));
-  parts.push(element("div", {}, element("h3", {}, "Run this cell again"), element("code", { class: "again" }, command(cell))));
+  parts.push(element("div", {}, element("h3", {}, "Run this cell again"), element("code", { class: "again" }, command(cell)),
+    cell.replay ? element("code", { class: "again" }, `parity replay ${quoted(cell.replay)}`) : ""));
   return parts;
 }
 
@@ -223,9 +224,11 @@ function title(cell, about) {
     about.origin ? element("p", { class: "what" }, `Reported: ${about.origin}`) : "");
 }
 
+/** As a shell takes it for one word. */
+const quoted = (x) => (/^[\w./:=-]+$/.test(x) ? x : `'${x.replaceAll("'", "'\\''")}'`);
+
 function command(cell) {
-  const quote = (x) => (/^[\w./:=-]+$/.test(x) ? x : `'${x.replaceAll("'", "'\\''")}'`);
-  return `parity run --case ${quote(cell.case)} --subject ${quote(cell.subject)} --dtype ${cell.dtype} --device ${cell.device} --seed ${DATA.seed}`;
+  return `parity run --case ${quoted(cell.case)} --subject ${quoted(cell.subject)} --dtype ${cell.dtype} --device ${cell.device} --seed ${DATA.seed}`;
 }
 
 /** A table of all tensors; the chosen one's evidence is shown below. */
