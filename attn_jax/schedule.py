@@ -14,15 +14,6 @@ def key_range(i0, i1, n_k, causal=False, window=None, q_offset=0):
     return (j0, j1) if i0 < i1 and j0 < j1 else (j0, j0)
 
 
-def query_range(j0, j1, n_q, causal=False, window=None, q_offset=0):
-    """(i0, i1) within [0, n_q) with every query that may read a key in [j0, j1)."""
-    left, right = window or (None, None)
-    if causal:
-        right = 0 if right is None else min(right, 0)
-    mirrored = (None if right is None else right, None if left is None else left)
-    return key_range(j0, j1, n_q, False, mirrored, -q_offset)
-
-
 def visible_pairs(n_q, n_k, causal=False, window=None, q_offset=0, q_length=None, kv_length=None):
     """The exact number of (query, key) pairs that causal, window, offset and lengths leave, of n_q * n_k."""
     n_q = n_q if q_length is None else min(n_q, q_length)
