@@ -34,6 +34,11 @@ def iota(n, like):
     return jnp.arange(n, dtype=INDEX)
 
 
+def constant(values, dtype, like):
+    """Numbers as a vector (n,) of dtype, on the device of `like`."""
+    return jnp.array(values, dtype)
+
+
 def take(x, axis, start, size):
     """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, start, size, axis)

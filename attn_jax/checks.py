@@ -55,12 +55,12 @@ def attention(
     batch, Hq, Tq, Tk = _qkv(q, k, v)
     scores = (*batch, Hq, Tq, Tk)[-max(len(q.shape), 2) :]
     for name, x in (("causal", causal), ("return_lse", return_lse), ("return_weights", return_weights)):
-        _flag(name, x)
+        flag(name, x)
     _mask("mask", mask, scores, "True = attend", hint="; what is added to the scores goes to bias=")
     _bias(bias, scores, q.dtype)
-    _number("scale", scale)
-    _number("softcap", softcap, positive=True)
-    _window(window)
+    number("scale", scale)
+    number("softcap", softcap, positive=True)
+    window_sides(window)
     if not isinstance(q_offset, str):
         _per_row("q_offset", q_offset, batch, -FURTHEST, FURTHEST)
     elif q_offset != "bottom_right":
@@ -73,8 +73,8 @@ def attention(
     _sinks(sinks, Hq, q.dtype)
     _mask("dropout_mask", dropout_mask, scores, "True = keep")
     _dropout(dropout_p, dropout_seed, dropout_mask)
-    _choice("precision", precision, PRECISIONS)
-    _choice("implementation", implementation, implementations)
+    one_of("precision", precision, PRECISIONS)
+    one_of("implementation", implementation, implementations)
 
 
 def _qkv(q, k, v):
@@ -104,10 +104,10 @@ def _qkv(q, k, v):
 
 def _array(name, x):
     if not isinstance(x, Spec):
-        raise TypeError(f"{name}: got {_kind(x)}, wanted an array of this framework")
+        raise TypeError(f"{name}: got {kind_of(x)}, wanted an array of this framework")
 
 
-def _kind(x):
+def kind_of(x):
     kind = type(x)
     return (
         kind.__name__
@@ -116,9 +116,9 @@ def _kind(x):
     )
 
 
-def _flag(name, x):
+def flag(name, x):
     if not isinstance(x, bool):
-        raise TypeError(f"{name}: got {_kind(x)}, wanted True or False")
+        raise TypeError(f"{name}: got {kind_of(x)}, wanted True or False")
 
 
 def _broadcastable(name, x, scores):
@@ -160,29 +160,29 @@ def _sinks(x, Hq, dtype):
             raise ValueError(f"sinks: got shape {x.shape}, wanted {(Hq,)}, a logit for each head of q")
 
 
-def _number(name, x, positive=False):
+def number(name, x, positive=False):
     if x is None:
         return
     if not isinstance(x, Real) or isinstance(x, bool):
-        raise TypeError(f"{name}: got {_kind(x)}, wanted a number")
+        raise TypeError(f"{name}: got {kind_of(x)}, wanted a number")
     if not -math.inf < float(x) < math.inf or (positive and x <= 0):
         raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if positive else ''}")
 
 
-def _integer(x):
+def is_integer(x):
     return isinstance(x, Integral) and not isinstance(x, bool)
 
 
-def _window(window):
+def window_sides(window):
     sides = window if isinstance(window, (tuple, list)) else (window, window)
-    if len(sides) != 2 or not all(side is None or _integer(side) for side in sides):
+    if len(sides) != 2 or not all(side is None or is_integer(side) for side in sides):
         raise TypeError(f"window: got {window!r}, wanted an integer, or (left, right) of integers or None")
     if any(side is not None and side < 0 for side in sides):
         raise ValueError(f"window: got {window!r}, wanted nothing below 0; None leaves a side open")
 
 
 def _per_row(name, x, batch, low, high):
-    if _integer(x):
+    if is_integer(x):
         least = most = x
     elif isinstance(x, Spec):
         least, most = x.low, x.high
@@ -191,7 +191,7 @@ def _per_row(name, x, batch, low, high):
         if x.shape != batch:
             raise ValueError(f"{name}: got shape {x.shape}, wanted {batch}, one for each row of the batch")
     else:
-        raise TypeError(f"{name}: got {_kind(x)}, wanted an integer or integers of shape {batch}")
+        raise TypeError(f"{name}: got {kind_of(x)}, wanted an integer or integers of shape {batch}")
     if least is not None and not low <= least <= most <= high:
         raise ValueError(
             f"{name}: got {least if least < low else most}, wanted at least {low} and at most {high}"
@@ -214,12 +214,16 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
             raise ValueError(f"{name}: got shape {x.shape}, wanted {(*batch, T)}")
 
 
+def seed(dropout_seed):
+    _per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
+
+
 def _dropout(dropout_p, dropout_seed, dropout_mask):
-    _number("dropout_p", dropout_p)
+    number("dropout_p", dropout_p)
     if dropout_p is None or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p: got {dropout_p}, wanted at least 0 and below 1")
     if dropout_seed is not None:
-        _per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
+        seed(dropout_seed)
     if dropout_p > 0 and (dropout_seed is None) == (dropout_mask is None):
         got = "neither dropout_seed nor" if dropout_mask is None else "both dropout_seed and"
         raise ValueError(f"dropout_seed: got {got} dropout_mask, wanted one of the two with dropout_p > 0")
@@ -227,6 +231,6 @@ def _dropout(dropout_p, dropout_seed, dropout_mask):
         raise ValueError("dropout_mask: got a mask with dropout_p = 0, wanted dropout_p above 0")
 
 
-def _choice(name, x, choices):
+def one_of(name, x, choices):
     if x not in choices:
         raise ValueError(f"{name}: got {x!r}, wanted one of {', '.join(map(str, choices))}")

@@ -9,8 +9,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from .arithmetic import iota, take
+from . import checks
+from .arithmetic import describe, iota, take
 
+WORD = 0xFFFFFFFF
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 
@@ -62,3 +64,12 @@ def threefry2x32(key, counter):
         x0 = x0 + schedule[(group + 1) % 3]
         x1 = x1 + schedule[(group + 2) % 3] + jnp.uint32(group + 1)
     return x0, x1
+
+
+def spread(seed, n, like):
+    """n seeds in place of one, for as many places that drop; without a seed, None as often."""
+    if seed is None:
+        return (None,) * n
+    checks.seed(describe(seed))
+    words = (word(seed, like), word(WORD, like)), (word(iota(n, like), like), word(0, like))
+    return tuple(threefry2x32(*words)[0])

@@ -1,30 +1,48 @@
 """Attention and the transformer block in PyTorch, to one contract with its sibling package."""
 
 from .attention import scaled_dot_product_attention
-from .block import Block, LayerNorm, block, init_block
-from .mlp import MLP, gelu, gelu_tanh, mlp, relu, silu
-from .multihead import CausalSelfAttention, causal_self_attention, init_attention
+from .block import Block, block, init_block
+from .layers import LayerNorm, RMSNorm
+from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_tanh, mlp, relu, silu, swiglu
+from .multihead import (
+    CausalSelfAttention,
+    MultiHeadAttention,
+    causal_self_attention,
+    init_attention,
+    multi_head_attention,
+)
 from .norms import layer_norm, rms_norm
 from .params import from_tree, parameters, to_tree
+from .positions import alibi, relative_bias, rotary, sinusoidal
 
 __all__ = [
     "MLP",
     "Block",
     "CausalSelfAttention",
     "LayerNorm",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "alibi",
     "block",
     "causal_self_attention",
     "from_tree",
+    "geglu",
+    "geglu_tanh",
     "gelu",
     "gelu_tanh",
     "init_attention",
     "init_block",
     "layer_norm",
     "mlp",
+    "multi_head_attention",
     "parameters",
+    "relative_bias",
     "relu",
     "rms_norm",
+    "rotary",
     "scaled_dot_product_attention",
     "silu",
+    "sinusoidal",
+    "swiglu",
     "to_tree",
 ]

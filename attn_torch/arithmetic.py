@@ -38,6 +38,11 @@ def iota(n, like):
     return torch.arange(n, dtype=INDEX, device=like.device)
 
 
+def constant(values, dtype, like):
+    """Numbers as a vector (n,) of dtype, on the device of `like`."""
+    return torch.tensor(values, dtype=dtype, device=like.device)
+
+
 def take(x, axis, start, size):
     """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
     return x if x.shape[axis] == 1 else x.narrow(axis, start, size)

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arithmetic import iota, take
+from . import checks
+from .arithmetic import describe, iota, take
 
 WORD = 0xFFFFFFFF
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -86,3 +87,12 @@ def _(info, in_dims, *words):
         return x.reshape(info.batch_size, *(1,) * (rank - x.ndim + 1), *x.shape[1:])
 
     return _opaque(*(x if d is None else batched(x, d) for x, d in zip(words, in_dims, strict=True))), 0
+
+
+def spread(seed, n, like):
+    """n seeds in place of one, for as many places that drop; without a seed, None as often."""
+    if seed is None:
+        return (None,) * n
+    checks.seed(describe(seed))
+    words = (word(seed, like), word(WORD, like)), (word(iota(n, like), like), word(0, like))
+    return tuple(_opaque(*words[0], *words[1]) if torch.compiler.is_compiling() else threefry2x32(*words)[0])

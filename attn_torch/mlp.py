@@ -1,15 +1,18 @@
 """What the block computes at each position alone: activations, and two linear maps with one between them.
 
 Activations compute in float32 at least (float64 for float64) and round once, to their input's dtype.
-Axes: T positions, C channels (n_embd).
+Axes: T positions, C channels (n_embd), F hidden channels.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import erfc, nn, sigmoid
 
-from .arithmetic import accumulator, describe, einsum
+from . import dialects
+from .arithmetic import accumulator
+from .layers import check_channels, drop, linear, linear_layer
 
 
 def gelu(x):
@@ -43,46 +46,67 @@ def silu(x):
     return (z * sigmoid(z)).to(x.dtype)
 
 
-def linear(x, w, b):
-    """x w + b. x (..., C), w (C, F), b (F,) -> (..., F). float32 is float32 on every device.
+def swiglu(gate, x):
+    """silu(gate) x. Any shape, the same for both. Source: Shazeer 2020, eq. 6."""
+    return silu(gate) * x
 
-    Raises TypeError unless the three have one dtype.
+
+def geglu(gate, x):
+    """gelu(gate) x. Any shape, the same for both. Source: Shazeer 2020, eq. 6."""
+    return gelu(gate) * x
+
+
+def geglu_tanh(gate, x):
+    """gelu_tanh(gate) x. Any shape, the same for both. Source: Shazeer 2020, eq. 6, and Gemma's code."""
+    return gelu_tanh(gate) * x
+
+
+ACTIVATIONS: dict[str, Callable] = {
+    f.__name__: f for f in (gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh)
+}
+
+
+def mlp(params, x, *, hidden=None, activation="gelu", bias=True, mlp_dropout=0.0, dropout_seed=None):
+    """activation(x w_fc + b_fc) w_proj + b_proj, at each position alone.
+
+    A gated activation takes x w_gate + b_gate too. Other keys are not read: a block's params will do.
+
+    params: w_fc, w_gate (C, F), b_fc, b_gate (F,), w_proj (F, C), b_proj (C,); those that the keywords say.
+    x: (..., T, C), in the parameters' dtype.
+    hidden: F, 4C by default. activation: a name of ACTIVATIONS. bias: True, False, or some of "fc", "proj".
+    mlp_dropout: probability with which an activation is dropped, in calls with a dropout_seed.
+    Returns (..., T, C).
+    Raises ValueError if x or a parameter has another shape, TypeError if another dtype.
+    Source: Vaswani et al. 2017, section 3.3, with GELU for ReLU; Shazeer 2020 where it is gated.
     """
-    for p in (w, b):
-        if x.dtype != p.dtype:
-            raise TypeError(f"x: got dtype {describe(x).dtype}, wanted its parameters' {describe(p).dtype}")
-    y = einsum("...c,cf->...f", x, w)
-    return y + torch.broadcast_to(b, y.shape)
-
-
-def check_channels(x, n_embd):
-    """Raise ValueError unless x is (..., T, n_embd)."""
-    if x.ndim < 2 or x.shape[-1] != n_embd:
-        raise ValueError(f"x: got shape {tuple(x.shape)}, wanted (..., T, {n_embd})")
-
-
-def mlp(params, x):
-    """gelu(x w_fc + b_fc) w_proj + b_proj, at each position alone.
-
-    params: w_fc (C, 4C), b_fc (4C,), w_proj (4C, C), b_proj (C,). Other keys are not read: a block's will do.
-    x: (..., T, C), in the parameters' dtype. Returns (..., T, C).
-    Raises ValueError if x has another shape, TypeError if another dtype.
-    Source: Vaswani et al. 2017, section 3.3, with GELU for ReLU.
-    """
-    check_channels(x, params["w_fc"].shape[0])
-    h = gelu(linear(x, params["w_fc"], params["b_fc"]))  # (..., T, 4C)
-    return linear(h, params["w_proj"], params["b_proj"])
+    n_embd = params["w_fc"].shape[0]
+    check_channels(x, n_embd)
+    shapes = dialects.mlp_shapes(
+        n_embd, hidden=hidden, activation=activation, bias=bias, mlp_dropout=mlp_dropout
+    )
+    dialects.agree(params, shapes, dialects.MLP_NAMES)
+    h = linear(x, params["w_fc"], params.get("b_fc"))  # (..., T, F)
+    gate = [linear(x, params["w_gate"], params.get("b_gate"))] if "w_gate" in shapes else []
+    h = drop(ACTIVATIONS[activation](*gate, h), mlp_dropout, dropout_seed)
+    return linear(h, params["w_proj"], params.get("b_proj"))
 
 
 class MLP(nn.Module):
-    """mlp as a module. x (..., T, C) -> (..., T, C)."""
+    """mlp as a module, with its keywords. x (..., T, C) -> (..., T, C).
 
-    def __init__(self, n_embd):
+    c_gate is there if the activation is gated.
+    """
+
+    def __init__(self, n_embd, *, hidden=None, activation="gelu", bias=True, mlp_dropout=0.0):
         super().__init__()
-        self.n_embd = n_embd
-        self.c_fc = nn.Linear(n_embd, 4 * n_embd)  # in float32 as precise as torch's global switches say
-        self.c_proj = nn.Linear(4 * n_embd, n_embd)
+        shapes = dialects.mlp_shapes(
+            n_embd, hidden=hidden, activation=activation, bias=bias, mlp_dropout=mlp_dropout
+        )
+        self.n_embd, self.activation, self.mlp_dropout = n_embd, activation, mlp_dropout
+        self.c_fc, self.c_gate, self.c_proj = (linear_layer(shapes, name) for name in ("fc", "gate", "proj"))
 
-    def forward(self, x):
+    def forward(self, x, *, dropout_seed=None):
         check_channels(x, self.n_embd)
-        return self.c_proj(gelu(self.c_fc(x)))
+        gate = [] if self.c_gate is None else [self.c_gate(x)]
+        h = ACTIVATIONS[self.activation](*gate, self.c_fc(x))  # (..., T, F)
+        return self.c_proj(drop(h, self.mlp_dropout, dropout_seed))

@@ -1,16 +1,21 @@
 """Attention in several subspaces at once: one projection gives every head its q, k, v, another mixes them.
 
-Axes: T positions, C channels (n_embd), H heads (n_head), D = C / H head size.
+Each level takes the keywords that are its own and hands the others down: the block, multi_head_attention,
+attend, scaled_dot_product_attention, which refuses what it does not know.
+Axes: T/Tk positions, C channels (n_embd), H heads (n_head), Hkv heads of k and v (n_kv_head), D head size.
 """
 
 import math
-from numbers import Integral
 
 import torch
 from torch import nn
 
+from . import dialects
+from .arithmetic import accumulator, describe, iota
 from .attention import scaled_dot_product_attention
-from .mlp import check_channels, linear
+from .layers import check_channels, linear, linear_layer, norm_layer
+from .norms import normalise
+from .positions import alibi, rotary
 
 
 def split(key, n):
@@ -25,69 +30,197 @@ def normal(key, shape):
     return torch.randn(shape, generator=key, device=key.device)
 
 
-def init_attention(key, n_embd):
+def drawn(keys, shapes, n_embd, norm_offset=0.0):
+    """Parameters: weights w_... of standard deviation 1 / sqrt(C), from a key each, biases b_... of zeros.
+
+    Norms have a gain of one, less norm_offset, and a bias of zeros, if shapes has one for them.
+    """
+    weights = [name for name in shapes if name.startswith("w_")]
+    params = {w: normal(key, shapes[w]) / math.sqrt(n_embd) for w, key in zip(weights, keys, strict=True)}
+    like = params[weights[0]]
+
+    def vector(shape, value):
+        return torch.full(shape, value, dtype=like.dtype, device=like.device)
+
+    for name in shapes.keys() - params.keys():
+        if name.startswith("b_"):
+            params[name] = vector(shapes[name], 0.0)
+        else:
+            params[name] = tuple(map(vector, shapes[name], (1.0 - norm_offset, 0.0)))
+    return {name: params[name] for name in shapes}
+
+
+def init_attention(key, n_embd, n_head=1, *, cross=False, **options):
     """Parameters of attention: w_qkv (C, 3C), b_qkv (3C,), w_out (C, C), b_out (C,), C = n_embd.
 
-    Weights are normal, of standard deviation 1 / sqrt(C); biases are zero; of the framework's default dtype.
+    Or those of another dialect: the keywords are multi_head_attention's. n_head only matters to these.
+    Weights are normal, of standard deviation 1 / sqrt(C); biases are zero; norms leave their scale to the
+    data; all are of the framework's default dtype.
     key: a PRNG key; where the framework has none, a seed or a generator, which draw other numbers.
     """
-    k1, k2 = split(key, 2)
-    w_qkv = normal(k1, (n_embd, 3 * n_embd)) / math.sqrt(n_embd)
-    w_out = normal(k2, (n_embd, n_embd)) / math.sqrt(n_embd)
-    b_qkv, b_out = torch.zeros_like(w_qkv[0]), torch.zeros_like(w_out[0])
-    return {"w_qkv": w_qkv, "b_qkv": b_qkv, "w_out": w_out, "b_out": b_out}
+    shapes, norms, options = dialects.attention(n_embd, n_head, cross=cross, **options)
+    dialects.attention_options(shapes["w_out"][0] // n_head, cross, **options)
+    return drawn(split(key, 3 if cross else 2), shapes, n_embd, norms["norm_offset"])
 
 
-def causal_self_attention(params, x, n_head, *, implementation="auto"):
-    """Multi-head causal self-attention.
+def multi_head_attention(params, x, n_head, context=None, *, cross=False, qk_norm="none", **options):
+    """Multi-head attention of x to itself, or with cross=True to the context.
 
-    params: as init_attention's. The columns of w_qkv are q | k | v, and in each head 0 | head 1 | ...
-    x: (..., T, C), in the parameters' dtype. implementation: as in scaled_dot_product_attention.
+    params: as init_attention's with the same keywords. The columns of w_qkv are q | k | v, those of w_kv
+      k | v, and in each head 0 | head 1 | ...
+    x: (..., T, C), in the parameters' dtype. context: (..., Tk, C), which cross-attention reads.
+    n_kv_head: heads of k and v, each read by n_head / n_kv_head of q's; by default n_head. head_dim: D, by
+      default C / n_head.
+    bias: True, False, or some of "qkv", "out" and, of qk_norm, "norm".
+    qk_norm: "none"; "head", which normalises each head of q and k; "all", all heads as one vector.
+    norm, norm_offset, eps: the norm that qk_norm means, as in normalise.
+    options: attend's.
+    Returns (..., T, C).
+    Raises ValueError if keywords, shapes and parameters do not agree, TypeError if x has another dtype.
+    Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 (grouped heads); Dehghani et al. 2023,
+    section 2 (qk_norm).
+    """
+    n_embd = params["w_out"].shape[-1]
+    shapes, norms, options = dialects.attention(n_embd, n_head, cross=cross, qk_norm=qk_norm, **options)
+    check_channels(x, n_embd)
+    dialects.agree(params, shapes, dialects.ATTENTION_NAMES)
+
+    def project(name, x):
+        return linear(x, params[f"w_{name}"], params.get(f"b_{name}"))
+
+    def normed(name):
+        return lambda t: normalise(t, params[name], **norms)
+
+    q, kv = q_and_kv(project, x, context, cross, n_embd, shapes["w_out"][0])
+    options |= {"qk_norm": qk_norm, "q_norm": normed("q_norm"), "k_norm": normed("k_norm")}
+    return project("out", attend(q, kv, n_head, cross=cross, **options))
+
+
+def causal_self_attention(params, x, n_head, **options):
+    """multi_head_attention with causal=True: a position reads itself and those before it.
+
+    params: as init_attention's. x: (..., T, C), in the parameters' dtype. options: multi_head_attention's.
     Returns (..., T, C).
     Raises ValueError if n_head does not divide C or x has another shape, TypeError if x has another dtype.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
-    n_embd = params["w_out"].shape[0]
-    check_heads(n_embd, n_head)
-    check_channels(x, n_embd)
-    qkv = linear(x, params["w_qkv"], params["b_qkv"])  # (..., T, 3C)
-    y = attend(qkv, n_head, implementation=implementation)  # (..., T, C)
-    return linear(y, params["w_out"], params["b_out"])
+    return multi_head_attention(params, x, n_head, causal=True, **options)
 
 
-def attend(qkv, n_head, *, implementation="auto"):
-    """Causal attention of every head, and the heads side by side again. qkv (..., T, 3C) -> (..., T, C)."""
-    q, k, v = (split_heads(t, n_head) for t in torch.tensor_split(qkv, 3, -1))  # each (..., H, T, D)
-    return merge_heads(scaled_dot_product_attention(q, k, v, causal=True, implementation=implementation))
+def q_and_kv(project, x, context, cross, n_embd, q_width):
+    """q (..., T, H D) and kv (..., Tk, 2 Hkv D) by project(name, x): of x in one, or of x and the context."""
+    dialects.context(cross, context is not None)
+    if cross:
+        check_channels(context, n_embd, "context")
+        return project("q", x), project("kv", context)
+    qkv = project("qkv", x)
+    return qkv[..., :q_width], qkv[..., q_width:]
+
+
+def attend(
+    q,
+    kv,
+    n_head,
+    *,
+    qk_norm="none",
+    q_norm=None,
+    k_norm=None,
+    cross=False,
+    positions="none",
+    rotary_theta=10000.0,
+    rotary_dim=None,
+    rotary_interleaved=False,
+    rotary_scaling=None,
+    position_ids=None,
+    attn_bias=None,
+    attn_dropout=0.0,
+    dropout_seed=None,
+    **core,
+):
+    """Attention of every head, and the heads side by side again.
+
+    q: (..., T, H D). kv: (..., Tk, 2 Hkv D), k | v. q_norm, k_norm: functions, where qk_norm says.
+    positions: "none"; "rotary", which turns q and k as positions.rotary does; "alibi", which adds
+      positions.alibi to the scores. rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling: rotary's.
+    position_ids: (T,) or (..., T) integers, by default 0 ... T - 1; read if positions is not "none".
+    attn_bias: the bias of scaled_dot_product_attention, added to the scores.
+    attn_dropout: probability with which a weight is dropped, in calls with a dropout_seed.
+    core: scaled_dot_product_attention's: causal, mask, scale, softcap, window, lengths, ids, implementation.
+    Returns (..., T, H D).
+    """
+    D = q.shape[-1] // n_head
+    turn = (rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling)
+    dialects.position_options(positions, cross)
+    dialects.rotary_options(D, *turn, used=positions == "rotary")
+    dialects.probability("attn_dropout", attn_dropout)
+    k, v = kv[..., : kv.shape[-1] // 2], kv[..., kv.shape[-1] // 2 :]
+    if qk_norm == "all":
+        q, k = q_norm(q), k_norm(k)
+    q = split_heads(q, n_head)  # (..., H, T, D)
+    k, v = (split_heads(t, t.shape[-1] // D) for t in (k, v))  # each (..., Hkv, Tk, D)
+    if qk_norm == "head":
+        q, k = q_norm(q), k_norm(k)
+    if positions != "none":
+        dialects.position_ids(describe(position_ids), q.shape[:-3], q.shape[-2])
+        at = iota(q.shape[-2], q) if position_ids is None else position_ids
+    if positions == "rotary":
+        q, k = (rotary(t, at[..., None, :], *turn) for t in (q, k))
+    if positions == "alibi":
+        far = alibi(n_head, at, at, accumulator(q.dtype))  # (..., H, T, T)
+        attn_bias = far if attn_bias is None else added(far, attn_bias, (*q.shape[:-1], k.shape[-2]))
+    if dropout_seed is not None and attn_dropout > 0:
+        core = {"dropout_p": attn_dropout, "dropout_seed": dropout_seed, **core}
+    return merge_heads(scaled_dot_product_attention(q, k, v, bias=attn_bias, **core))
+
+
+def added(x, y, shape):
+    """x + y, both broadcast to shape, in the dtype of x."""
+    return torch.broadcast_to(x, shape) + torch.broadcast_to(y, shape).to(x.dtype)
 
 
 def split_heads(x, n_head):
-    """(..., T, C) -> (..., H, T, D)."""
+    """(..., T, H D) -> (..., H, T, D)."""
     return x.reshape(*x.shape[:-1], n_head, x.shape[-1] // n_head).swapaxes(-3, -2)
 
 
 def merge_heads(x):
-    """(..., H, T, D) -> (..., T, C)."""
+    """(..., H, T, D) -> (..., T, H D)."""
     x = x.swapaxes(-3, -2)
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
 
 
-def check_heads(n_embd, n_head):
-    """Raise ValueError unless n_head is an integer that divides n_embd."""
-    if not isinstance(n_head, Integral) or n_head < 1 or n_embd % n_head:
-        raise ValueError(f"n_head: got {n_head}, wanted a divisor of n_embd = {n_embd}")
+class MultiHeadAttention(nn.Module):
+    """multi_head_attention as a module, with its keywords. x (..., T, C) -> (..., T, C).
 
+    c_attn projects to q | k | v; in cross-attention c_q projects x, and c_kv the context. A call takes the
+    keywords that are of one call: mask, attn_bias, position_ids, q_offset, lengths, ids, dropout_seed.
+    """
 
-class CausalSelfAttention(nn.Module):
-    """causal_self_attention as a module. x (..., T, C) -> (..., T, C)."""
-
-    def __init__(self, n_embd, n_head, *, implementation="auto"):
+    def __init__(self, n_embd, n_head, *, cross=False, qk_norm="none", **options):
         super().__init__()
-        check_heads(n_embd, n_head)
-        self.n_embd, self.n_head, self.implementation = n_embd, n_head, implementation
-        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
-        self.c_proj = nn.Linear(n_embd, n_embd)
+        shapes, norms, options = dialects.attention(n_embd, n_head, cross=cross, qk_norm=qk_norm, **options)
+        dialects.attention_options(shapes["w_out"][0] // n_head, cross, **options)
+        self.n_embd, self.n_head, self.cross, self.qk_norm = n_embd, n_head, cross, qk_norm
+        self.width, self.options = shapes["w_out"][0], dialects.frozen(options)
+        self.c_attn, self.c_q, self.c_kv = (linear_layer(shapes, name) for name in ("qkv", "q", "kv"))
+        self.q_norm, self.k_norm = (norm_layer(shapes, name, **norms) for name in ("q_norm", "k_norm"))
+        self.c_proj = linear_layer(shapes, "out")
 
-    def forward(self, x):
+    def forward(self, x, context=None, **call):
         check_channels(x, self.n_embd)
-        return self.c_proj(attend(self.c_attn(x), self.n_head, implementation=self.implementation))
+        layers = {"qkv": self.c_attn, "q": self.c_q, "kv": self.c_kv}
+
+        def project(name, x):
+            return layers[name](x)
+
+        q, kv = q_and_kv(project, x, context, self.cross, self.n_embd, self.width)
+        norms = {"qk_norm": self.qk_norm, "q_norm": self.q_norm, "k_norm": self.k_norm}
+        y = attend(q, kv, self.n_head, cross=self.cross, **norms, **dict(self.options), **call)
+        return self.c_proj(y)
+
+
+class CausalSelfAttention(MultiHeadAttention):
+    """causal_self_attention as a module, with its keywords. x (..., T, C) -> (..., T, C)."""
+
+    def __init__(self, n_embd, n_head, **options):
+        super().__init__(n_embd, n_head, causal=True, **options)

@@ -10,12 +10,12 @@ from torch import Tensor
 from .arithmetic import accumulator, describe
 
 
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps=1e-5) -> Tensor:
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps=1e-5) -> Tensor:
     """Layer normalisation over the last axis.
 
     y = (x - mean(x)) / sqrt(var(x) + eps) * gain + bias; var(x), biased, is the mean square of x - mean(x).
 
-    x: (..., C) float16/bfloat16/float32/float64.  gain, bias: (C,).
+    x: (..., C) float16/bfloat16/float32/float64.  gain, bias: (C,); a bias may be None.
     Returns (..., C) in x's dtype.
     Raises ValueError if gain or bias is not (C,), TypeError if one is wider than the arithmetic or no float.
     Source: Ba, Kiros & Hinton 2016, eq. 4.
@@ -23,7 +23,8 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps=1e-5) -> Tensor:
     x_hat, gain, bias = _widened(x, gain=gain, bias=bias)
     x_hat = x_hat - torch.mean(x_hat, -1, keepdim=True)  # before squaring: mean(x^2) - mean(x)^2 cancels
     var = torch.mean(x_hat * x_hat, -1, keepdim=True)  # (..., 1)
-    return (x_hat / torch.sqrt(var + eps) * gain + bias).to(x.dtype)
+    y = x_hat / torch.sqrt(var + eps) * gain
+    return (y if bias is None else y + bias).to(x.dtype)
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps=1e-6, *, offset=0.0) -> Tensor:
@@ -42,15 +43,32 @@ def rms_norm(x: Tensor, gain: Tensor, eps=1e-6, *, offset=0.0) -> Tensor:
     return (x_hat / torch.sqrt(mean_square + eps) * (offset + gain)).to(x.dtype)
 
 
+def normalise(x: Tensor, params, *, norm="layer", norm_offset=0.0, eps=None) -> Tensor:
+    """layer_norm ("layer") or rms_norm ("rms") of x, each with its own eps if that is None.
+
+    x: (..., C). params: (gain, bias), or (gain,) alone. norm_offset: the offset of rms_norm.
+    """
+    given = {} if eps is None else {"eps": eps}
+    if norm == "rms":
+        return rms_norm(x, *params, offset=norm_offset, **given)
+    gain, bias = params if len(params) == 2 else (*params, None)
+    return layer_norm(x, gain, bias, **given)
+
+
 def _widened(x, **vectors):
-    """x in the dtype of the arithmetic, and each vector (C,) as (..., C) in it too, if that loses nothing."""
+    """x in the dtype of the arithmetic, and each vector (C,) as (..., C) in it too, if that is exact."""
     dtype = accumulator(x.dtype)
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"x: got dtype {describe(x).dtype}, wanted float16, bfloat16, float32 or float64")
+    wide = [x.to(dtype)]
     for name, vector in vectors.items():
+        if vector is None:
+            wide.append(None)
+            continue
         got, axis = describe(vector), tuple(x.shape[-1:])
         if got.shape != axis:
             raise ValueError(f"{name}: got shape {got.shape}, wanted {axis}, the last axis of x")
         if accumulator(vector.dtype) not in (torch.float32, dtype):
             raise TypeError(f"{name}: got dtype {got.dtype}, wanted {describe(x).dtype}, the dtype of x")
-    return x.to(dtype), *(torch.broadcast_to(vector.to(dtype), x.shape) for vector in vectors.values())
+        wide.append(torch.broadcast_to(vector.to(dtype), x.shape))
+    return wide

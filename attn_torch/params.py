@@ -1,21 +1,22 @@
 """Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
 
 The tree is the one that the functional style takes: init_block's for a Block, init_attention's for a
-CausalSelfAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
+MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
 """
 
 import numpy as np
 import torch
 
 from .block import Block
+from .dialects import NORM_NAMES
 from .mlp import MLP
-from .multihead import CausalSelfAttention
+from .multihead import MultiHeadAttention
 
 
 def parameters(module):
     """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
 
-    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    module: Block, MultiHeadAttention or MLP; TypeError for another.
     """
     return _mapped(lambda p: p.t(), _tree(module))  # nn.Linear keeps (out, in)
 
@@ -23,7 +24,7 @@ def parameters(module):
 def to_tree(module):
     """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
 
-    module: Block, CausalSelfAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
+    module: Block, MultiHeadAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
     """
     return _mapped(_to_numpy, parameters(module))
 
@@ -31,7 +32,7 @@ def to_tree(module):
 def from_tree(module, tree):
     """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
 
-    module: Block, CausalSelfAttention or MLP; TypeError for another.
+    module: Block, MultiHeadAttention or MLP; TypeError for another.
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
@@ -62,15 +63,31 @@ def _tree(module):
     """The module's parameters as they are, under the keys of the functional style."""
     match module:
         case Block():
-            ln1, ln2 = ((norm.weight, norm.bias) for norm in (module.ln_1, module.ln_2))
-            return {"attn": _tree(module.attn), "ln1": ln1, "ln2": ln2, **_tree(module.mlp)}
-        case CausalSelfAttention():
-            qkv, out = module.c_attn, module.c_proj
-            return {"w_qkv": qkv.weight, "b_qkv": qkv.bias, "w_out": out.weight, "b_out": out.bias}
+            tree = {"attn": _tree(module.attn)}
+            if module.cross:
+                tree["cross_attn"] = _tree(module.cross_attn)
+            norms = {name: getattr(module, name.replace("ln", "ln_")) for name in NORM_NAMES}
+            return tree | _entries({}, norms) | _tree(module.mlp)
+        case MultiHeadAttention():
+            into = {"qkv": module.c_attn, "q": module.c_q, "kv": module.c_kv}
+            norms = {"q_norm": module.q_norm, "k_norm": module.k_norm}
+            return _entries(into, norms) | _entries({"out": module.c_proj})
         case MLP():
-            fc, proj = module.c_fc, module.c_proj
-            return {"w_fc": fc.weight, "b_fc": fc.bias, "w_proj": proj.weight, "b_proj": proj.bias}
-    raise TypeError(f"module: got {type(module).__name__}, wanted Block, CausalSelfAttention or MLP")
+            return _entries({"fc": module.c_fc, "gate": module.c_gate, "proj": module.c_proj})
+    raise TypeError(f"module: got {type(module).__name__}, wanted Block, MultiHeadAttention or MLP")
+
+
+def _entries(linears, norms=()):
+    """w_... and b_... of linear maps, and a tuple for each norm; what is None is left out."""
+    tree = {}
+    for name, layer in linears.items():
+        if layer is not None:
+            tree |= {f"w_{name}": layer.weight} | ({} if layer.bias is None else {f"b_{name}": layer.bias})
+    for name, norm in dict(norms).items():
+        if norm is not None:
+            bias = getattr(norm, "bias", None)
+            tree[name] = (norm.weight,) if bias is None else (norm.weight, bias)
+    return tree
 
 
 def _mapped(f, tree):

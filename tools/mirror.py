@@ -23,13 +23,16 @@ GRADES = {
     "attention.py": "line",
     "block.py": "outline",
     "checks.py": "twin",
+    "dialects.py": "twin",
     "dropout.py": "outline",
     "implementations/__init__.py": "twin",
     "implementations/reference.py": "line",
+    "layers.py": "outline",
     "mlp.py": "outline",
     "multihead.py": "outline",
     "norms.py": "line",
     "params.py": "outline",
+    "positions.py": "line",
     "schedule.py": "twin",
     "visibility.py": "line",
 }
@@ -63,11 +66,10 @@ EXEMPT = {
     ),
     "block.py": (
         (
-            "Block.__init__(self, n_embd, n_head, *, implementation='auto')",
-            "Block.__init__(self, n_embd, n_head, *, implementation='auto', rngs=None)",
+            "Block.__init__(self, n_embd, n_head, **dialect)",
+            "Block.__init__(self, n_embd, n_head, *, rngs=None, **dialect)",
             RNGS,
         ),
-        ("", "LayerNorm.__init__(self, n_embd, eps=1e-05)", "torch's own LayerNorm has this constructor"),
     ),
     "dropout.py": (
         (
@@ -75,21 +77,34 @@ EXEMPT = {
             "x as a 32-bit word; uint32 wraps by itself.",
             "each framework has its own way to 32-bit words",
         ),
-        ("WORD", "", "the bits that an int64 must be cut to; uint32 needs no cutting"),
     ),
-    "mlp.py": (
-        ("MLP.__init__(self, n_embd)", "MLP.__init__(self, n_embd, *, rngs=None)", RNGS),
+    "layers.py": (
         (
             "",
-            "class Linear\nlinear as a module: kernel (C, F), bias (F,). x (..., C) -> (..., F).\n"
-            "Linear.__init__(self, n_in, n_out, *, rngs)\nLinear.__call__(self, x)",
+            "class Linear\nlinear as a module: kernel (C, F), bias (F,) or None. x (..., C) -> (..., F).\n"
+            "Linear.__init__(self, n_in, n_out, bias=True, *, rngs)\nLinear.__call__(self, x)",
             "torch has such a module, flax only one with other numerics",
+        ),
+        (
+            "",
+            "LayerNorm.__init__(self, n_embd, eps=1e-05, bias=True)",
+            "torch's own LayerNorm has this constructor",
+        ),
+        ("linear_layer(shapes, name)", "linear_layer(shapes, name, rngs)", RNGS),
+    ),
+    "mlp.py": (
+        (
+            "MLP.__init__(self, n_embd, *, hidden=None, activation='gelu', bias=True, mlp_dropout=0.0)",
+            "MLP.__init__(self, n_embd, *, hidden=None, activation='gelu', bias=True, mlp_dropout=0.0, "
+            "rngs=None)",
+            RNGS,
         ),
     ),
     "multihead.py": (
         (
-            "CausalSelfAttention.__init__(self, n_embd, n_head, *, implementation='auto')",
-            "CausalSelfAttention.__init__(self, n_embd, n_head, *, implementation='auto', rngs=None)",
+            "MultiHeadAttention.__init__(self, n_embd, n_head, *, cross=False, qk_norm='none', **options)",
+            "MultiHeadAttention.__init__(self, n_embd, n_head, *, cross=False, qk_norm='none', rngs=None, "
+            "**options)",
             RNGS,
         ),
     ),

@@ -1,0 +1,102 @@
+"""What the block is made of besides attention: linear maps, norms that hold their parameters, dropout.
+
+Axes: T positions, C channels, F other channels.
+"""
+
+import math
+
+import jax.numpy as jnp
+from flax import nnx
+
+from . import checks
+from .arithmetic import accumulator, describe, einsum
+from .dropout import Dropout, keep
+from .norms import layer_norm, rms_norm
+
+
+def linear(x, w, b=None):
+    """x w + b. x (..., C), w (C, F), b (F,) -> (..., F). float32 is float32 on every device.
+
+    Raises TypeError unless they have one dtype.
+    """
+    for p in (w,) if b is None else (w, b):
+        if x.dtype != p.dtype:
+            raise TypeError(f"x: got dtype {describe(x).dtype}, wanted its parameters' {describe(p).dtype}")
+    y = einsum("...c,cf->...f", x, w)
+    if b is None:
+        return y
+    wide = accumulator(
+        y.dtype
+    )  # b's gradient is a sum over all positions, and is summed in what b is added in
+    return (y.astype(wide) + jnp.broadcast_to(b.astype(wide), y.shape)).astype(y.dtype)
+
+
+def check_channels(x, n_embd, name="x"):
+    """Raise ValueError unless x, an argument of that name, is (..., T, n_embd)."""
+    if x.ndim < 2 or x.shape[-1] != n_embd:
+        raise ValueError(f"{name}: got shape {tuple(x.shape)}, wanted (..., T, {n_embd})")
+
+
+def drop(x, p, seed):
+    """x with each entry 0 with probability p, and else divided by 1 - p; without a seed x as it is.
+
+    x: (..., T, C). Which entries is a pure function of seed, the leading index, t and c: as for attention
+    weights, with t for the query, c for the key, and one head.
+    """
+    if seed is None or p == 0:
+        return x
+    checks.seed(describe(seed))
+    T, C = x.shape[-2:]
+    kept = keep(Dropout(float(p), seed), (math.prod(x.shape[:-2]), 1, 1, T, C), x).reshape(x.shape)
+    return jnp.where(kept, x / (1 - p), 0.0)
+
+
+class Linear(nnx.Linear):
+    """linear as a module: kernel (C, F), bias (F,) or None. x (..., C) -> (..., F)."""
+
+    def __init__(self, n_in, n_out, bias=True, *, rngs):
+        super().__init__(n_in, n_out, use_bias=bias, rngs=rngs)
+
+    def __call__(self, x):
+        return linear(x, self.kernel[...], self.bias[...] if self.use_bias else None)
+
+
+class LayerNorm(nnx.Module):
+    """layer_norm as a module: weight (C,) is the gain, bias (C,) or None the bias. x (..., C) -> (..., C)."""
+
+    def __init__(self, n_embd, eps=1e-5, bias=True):
+        self.eps = eps
+        self.weight = nnx.Param(jnp.ones(n_embd, jnp.float32))
+        self.bias = nnx.Param(jnp.zeros(n_embd, jnp.float32)) if bias else None
+
+    def __call__(self, x):
+        return layer_norm(x, self.weight[...], None if self.bias is None else self.bias[...], self.eps)
+
+
+class RMSNorm(nnx.Module):
+    """rms_norm as a module: weight is the gain (C,), so that offset + gain is one. x (..., C) -> (..., C)."""
+
+    def __init__(self, n_embd, eps=1e-6, offset=0.0):
+        self.eps, self.offset = eps, offset
+        self.weight = nnx.Param(jnp.full(n_embd, 1.0 - offset, jnp.float32))
+
+    def __call__(self, x):
+        return rms_norm(x, self.weight[...], self.eps, offset=self.offset)
+
+
+def linear_layer(shapes, name, rngs):
+    """The linear map of shapes' w_name and b_name, without bias or None where these are not there."""
+    if f"w_{name}" in shapes:
+        n_in, n_out = shapes[f"w_{name}"]
+        return Linear(n_in, n_out, bias=f"b_{name}" in shapes, rngs=rngs)
+    return None
+
+
+def norm_layer(shapes, name, *, norm="layer", norm_offset=0.0, eps=None):
+    """The norm of shapes' name, norms.normalise with these keywords; None where it is not there."""
+    if name not in shapes:
+        return None
+    n_embd, given = shapes[name][0][0], {} if eps is None else {"eps": eps}
+    if norm == "rms":
+        return RMSNorm(n_embd, offset=norm_offset, **given)
+    return LayerNorm(n_embd, bias=len(shapes[name]) == 2, **given)
