@@ -17,14 +17,16 @@ from parity.runner import STATUSES
 
 PLUGINS = Path(__file__).with_name("plugins.py")
 ROOT = Path(__file__).resolve().parents[2]
+REPORTS = ("--badge", "--html", "--junit", "--markdown")
 COMMANDS = {
     "run": [
         *("--case", "--device", "--dtype", "--fail-fast", "--full"),
-        *("--json", "--quick", "--seed", "--subject", "--timeout"),
+        *("--json", "--quick", "--seed", "--subject", "--timeout", *REPORTS),
     ],
     "diff": ["before", "after"],
     "list": ["kind"],
     "replay": ["file", "--subject"],
+    "report": ["file", *REPORTS],
     "shrink": ["file", "--subject"],
     "show": ["name"],
 }
