@@ -25,9 +25,8 @@ def linear(x, w, b=None):
     y = einsum("...c,cf->...f", x, w)
     if b is None:
         return y
-    wide = accumulator(
-        y.dtype
-    )  # b's gradient is a sum over all positions, and is summed in what b is added in
+    # b is added in the accumulator's dtype: in that its gradient is summed, over all positions
+    wide = accumulator(y.dtype)
     return (y.astype(wide) + jnp.broadcast_to(b.astype(wide), y.shape)).astype(y.dtype)
 
 
