@@ -2,9 +2,12 @@
 // The page works without this: it only filters the matrix and shows the details of a cell.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
+const ORDER = ["dsinks", "dbias", "dv", "dk", "dq", "lse", "out"]; // the last first, then all others
 const CELLS = DATA.cells.map((cell) => ({
   ...cell,
-  tensors: cell.tensors.map((values) => Object.fromEntries(DATA.tensor.map((name, n) => [name, values[n]]))),
+  tensors: cell.tensors
+    .map((values) => Object.fromEntries(DATA.tensor.map((name, n) => [name, values[n]])))
+    .sort((a, b) => ORDER.indexOf(b.name) - ORDER.indexOf(a.name)),
 }));
 const FILTERS = ["status", "dtype", "device", "subject"];
 const NUMBERS = { nan: NaN, inf: Infinity, "-inf": -Infinity }; // JSON has none of these
@@ -38,6 +41,13 @@ function short(x) {
   if (x === 0) return "0";
   if (x >= 9995) return x.toExponential(1).replace("+", "");
   return x < 0.9995 ? x.toFixed(x < 0.0995 ? 3 : 2).replace(/^0/, "") : String(+x.toPrecision(3));
+}
+
+/** Three digits of a number of the record. */
+function brief(x) {
+  x = number(x);
+  if (x === 0 || !Number.isFinite(x)) return String(x);
+  return Math.abs(x) >= 1e-3 && Math.abs(x) < 1e5 ? String(+x.toPrecision(3)) : x.toExponential(2).replace("+", "");
 }
 
 // ---- the filters
@@ -192,6 +202,7 @@ function open(n) {
   $("#next").disabled = at < 0 || at === order.length - 1;
   $("#cell").replaceChildren(...details(CELLS[n]));
   if (!dialog.open) dialog.showModal();
+  dialog.focus(); // not its first button: the arrow keys walk
   dialog.scrollTop = 0;
   remember();
 }
@@ -259,9 +270,9 @@ function evidence(tensor) {
   const lines = tensor.worst === null ? [["", tensor.reason]] : [
     ["worst element", `${tensor.name}[${tensor.worst.join(", ")}]`],
     ["expected", tensor.expected], ["got", tensor.got],
-    ["error", Number.isNaN(error) ? "nan" : error.toPrecision(3)], ["bound", (+number(tensor.bound)).toPrecision(3)],
-    ["would pass", `atol=${(+number(tensor.atol)).toPrecision(3)}, or rtol=${(+number(tensor.rtol)).toPrecision(3)}`],
-    ["proves nothing", `${+(100 * tensor.vacuous).toPrecision(3)} % of the elements`],
+    ["error", brief(error)], ["bound", brief(tensor.bound)],
+    ["would pass", `atol=${brief(tensor.atol)} or rtol=${brief(tensor.rtol)}`],
+    ["proves nothing", `${brief(100 * tensor.vacuous)} % of the elements`],
   ];
   const list = element("dl", { class: "list" }, ...lines.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]));
   const words = element("div", {}, element("h3", {}, tensor.name), list, tensor.heat ? heat(tensor) : "");
@@ -272,13 +283,12 @@ function heat(tensor) {
   const [heads, positions] = tensor.heat_of;
   const rows = tensor.heat.length, columns = tensor.heat[0].length;
   const axis = ["dk", "dv"].includes(tensor.name) ? "key" : "query";
-  const size = Math.max(4, Math.min(22, 320 / columns));
-  const squares = tensor.heat.flatMap((line, y) => [...line].map((digit, x) => element("svg:rect",
-    { x: x * size, y: y * size, width: size - 1, height: size - 1, rx: 1, class: digit === "." ? "nothing" : `l${parseInt(digit, 16)}` },
-    element("svg:title", {}, `head ${range(y, heads, rows)}, ${axis} ${range(x, positions, columns)}: ${digit === "." ? "the bound proves nothing" : DATA.levels[parseInt(digit, 16)]}`))));
+  const look = (digit) => (digit === "." ? "nothing" : `l${parseInt(digit, 16)}`);
+  const means = (digit) => (digit === "." ? "the bound proves nothing" : DATA.levels[parseInt(digit, 16)]);
+  const where = (x, y) => `head ${range(y, heads, rows)}, ${axis} ${range(x, positions, columns)}`;
   const name = `${tensor.name}: largest share of the bound by head and ${axis}`;
-  return element("figure", { style: "margin: 1.2rem 0 0" }, element("h3", {}, `By head and ${axis}`),
-    picture(columns * size - 1, rows * size - 1, name, squares),
+  return element("figure", { class: "heat" }, element("h3", {}, `By head and ${axis}`),
+    picture(name, tensor.heat, look, (digit, x, y) => `${where(x, y)}: ${means(digit)}`),
     element("figcaption", { class: "axes" }, `${heads_of(heads)} down, ${axis_of(positions, axis)} across`));
 }
 
@@ -291,8 +301,15 @@ function range(n, total, drawn) {
 const heads_of = (n) => `${n.toLocaleString("en")} ${n === 1 ? "head" : "heads"}`;
 const axis_of = (n, axis) => `${n.toLocaleString("en")} ${n === 1 ? axis : { query: "queries", key: "keys" }[axis]}`;
 
-function picture(width, height, name, children) {
-  return element("svg:svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": name }, ...children);
+/** A rectangle for each character of some lines: its class, and what it says when pointed at. */
+function picture(name, lines, look, says = () => "") {
+  const wide = Math.max(5, Math.min(20, 320 / Math.max(lines[0]?.length ?? 0, 1)));
+  const high = Math.max(wide, Math.min(20, 60 / Math.max(lines.length, 1)));
+  const [width, height] = [(lines[0]?.length ?? 0) * wide, lines.length * high];
+  const rectangles = lines.flatMap((line, y) => [...line].map((character, x) => element("svg:rect",
+    { x: x * wide, y: y * high, width: wide - 1, height: high - 1, rx: 1, class: look(character) },
+    element("svg:title", {}, says(character, x, y)))));
+  return element("svg:svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": name }, ...rectangles);
 }
 
 function histogram(tensor) {
@@ -321,12 +338,9 @@ function facts(cell, about) {
 function mask(about) {
   const rows = about.picture.length, columns = about.picture[0]?.length ?? 0;
   const queries = about.q.at(-2), keys = about.kv.at(-2);
-  const size = Math.max(4, Math.min(16, 300 / Math.max(columns, 1)));
-  const squares = about.picture.flatMap((line, y) => [...line].map((seen, x) => element("svg:rect",
-    { x: x * size, y: y * size, width: size - 1, height: size - 1, rx: 1, class: seen === "#" ? "seen" : "unseen-key" })));
   const cut = rows < queries || columns < keys ? `; drawn: ${rows} × ${columns}` : "";
-  return element("figure", { style: "margin: 0" }, element("h3", {}, "What the first head sees"),
-    picture(Math.max(columns * size - 1, 1), Math.max(rows * size - 1, 1), "which keys each query sees", squares),
+  return element("figure", {}, element("h3", {}, "What the first head sees"),
+    picture("which keys each query sees", about.picture, (seen) => (seen === "#" ? "seen" : "nothing")),
     element("figcaption", { class: "axes" }, `${axis_of(queries, "query")} down, ${axis_of(keys, "key")} across${cut}`));
 }
 
