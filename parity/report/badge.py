@@ -4,14 +4,12 @@ import json
 
 from parity.report import words
 
-COLORS = {0: "brightgreen", 1: "red"}
+COLORS = {"held": "brightgreen", "broke": "red", "open": "yellow"}
 
 
 def render(record: dict) -> str:
     """A run that was stopped is never green."""
-    s = record["summary"]
-    message = words.verdict(record) + ("" if s["complete"] else ", stopped")
-    color = COLORS.get(s["exit_code"], "yellow")
-    color = "yellow" if color == "brightgreen" and not s["complete"] else color
-    badge = {"schemaVersion": 1, "label": "parity", "message": message, "color": color}
-    return json.dumps(badge | ({"isError": True} if s["exit_code"] == 1 else {})) + "\n"
+    outcome = words.outcome(record)
+    message = words.verdict(record) + ("" if record["summary"]["complete"] else ", stopped")
+    badge = {"schemaVersion": 1, "label": "parity", "message": message, "color": COLORS[outcome]}
+    return json.dumps(badge | ({"isError": True} if outcome == "broke" else {})) + "\n"

@@ -66,7 +66,6 @@ def view(record: dict) -> dict:
     return {
         "record": record,
         "words": words,
-        "status": STATUS,
         "short": SHORT,
         "when": datetime.fromisoformat(record["generated"]),
         "groups": groups,

@@ -4,6 +4,7 @@ import re
 
 from parity.report import words
 
+MARKS = {"held": "✅", "broke": "❌", "open": "⚠️"}
 SHOWN_FAILURES = 20
 LONGEST = 300  # characters of one reason
 
@@ -15,8 +16,7 @@ def render(record: dict) -> str:
 
 
 def heading(record: dict) -> str:
-    mark = {0: "✅", 1: "❌"}.get(record["summary"]["exit_code"], "⚠️")
-    return f"## {mark} parity: {words.verdict(record)}\n\n{words.sentence(record)}."
+    return f"## {MARKS[words.outcome(record)]} parity: {words.verdict(record)}\n\n{words.sentence(record)}."
 
 
 def subjects(record: dict) -> str:

@@ -116,5 +116,5 @@ def absences(record: dict) -> Group | None:
 
 def line(record: dict) -> Text:
     """The whole run in one line."""
-    style = {0: "bold green", 1: "bold red"}.get(record["summary"]["exit_code"], "bold yellow")
+    style = {"held": "bold green", "broke": "bold red", "open": "bold yellow"}[words.outcome(record)]
     return Text(words.sentence(record), style=style)

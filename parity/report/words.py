@@ -75,6 +75,14 @@ def sentence(record: dict) -> str:
     return f"{total:,} cells: {', '.join(words)}, in {s['seconds']:.0f} s{end}"
 
 
+def outcome(record: dict) -> str:
+    """What it comes to: "broke" if something failed, "held" if nothing did in a whole run, else "open"."""
+    s = record["summary"]
+    if s["exit_code"] == 1:
+        return "broke"
+    return "held" if s["exit_code"] == 0 and s["complete"] else "open"
+
+
 def verdict(record: dict) -> str:
     """The outcome in a few words: "2 of 14 failed", "all 14 hold", "nothing was judged"."""
     s = record["summary"]

@@ -86,6 +86,14 @@ def test_the_page_holds_every_cell_once_in_the_matrix():
     assert sorted(map(int, found)) == list(range(len(RECORD["cells"])))
 
 
+def test_each_device_has_columns_of_its_own():
+    both = [cell | {"device": device} for device in ("cpu", "cuda") for cell in RECORD["cells"]]
+    page = Page(html.render(with_cells(both)))
+    titles = [attrs["title"] for tag, attrs in page.tags if attrs.get("scope") == "col" and "title" in attrs]
+    assert titles[:4] == ["float32 on cpu", "bfloat16 on cpu", "float32 on cuda", "bfloat16 on cuda"]
+    assert len(titles) == 4 * len(RECORD["subjects"])
+
+
 def test_the_page_says_what_the_record_does():
     text = html.render(RECORD)
     assert "5 of 48 failed" in text
