@@ -14,7 +14,7 @@ const NUMBERS = { nan: NaN, inf: Infinity, "-inf": -Infinity }; // JSON has none
 
 const $ = (selector) => document.querySelector(selector);
 const matrix = $("#matrix");
-const rows = [...matrix.tBodies[0].rows].map((row) => ({ row, name: row.cells[0].textContent, cells: [...row.cells].slice(1) }));
+const rows = [...matrix.tBodies[0].rows].map((row) => ({ row, cells: [...row.cells].slice(1) }));
 const heads = [...matrix.tHead.rows[1].cells];
 const groups = [...matrix.tHead.rows[0].cells].slice(1);
 const form = $(".filters");
