@@ -17,20 +17,16 @@ WIDTH = 150  # of the tables in a file or a pipe
 @app.command()
 def run(
     full: Annotated[
-        bool, typer.Option("--full", help="Every workload, 128 to 32768 positions; an hour or two.")
+        bool, typer.Option("--full", help="Every workload, to 32768 positions; two hours.")
     ] = False,
-    variant: Annotated[list[str], typer.Option(help="Only this workload; may be repeated.")] = [],  # noqa: B006
-    length: Annotated[list[int], typer.Option(help="Only this length; may be repeated.")] = [],  # noqa: B006
-    subject: Annotated[list[str], typer.Option(help="Only this contender; may be repeated.")] = [],  # noqa: B006
+    variant: Annotated[list[str] | None, typer.Option(help="Only this workload; repeatable.")] = None,
+    length: Annotated[list[int] | None, typer.Option(help="Only this length; repeatable.")] = None,
+    subject: Annotated[list[str] | None, typer.Option(help="Only this contender; repeatable.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or tpu.")] = "cpu",
     threads: Annotated[int, typer.Option(help="Of each framework; 0: the cores there are.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="Of the order of the rounds.")] = 0,
-    budget: Annotated[
-        float, typer.Option(help="Seconds of rounds for each length; at least 4 rounds.")
-    ] = 0.0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the result; default: benchmarks/results/<date-kind>.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Seconds of rounds for each length.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; default: benchmarks/results/<date-kind>.")] = None,
 ):
     """Check, weigh and time; print the tables; write JSON, Markdown, HTML and plots."""
     from rich.console import Console
@@ -51,8 +47,11 @@ def run(
     if device not in devices.KINDS:
         raise typer.BadParameter(f"device: got {device}, wanted one of {', '.join(devices.KINDS)}")
     name = f"{datetime.now():%Y-%m-%d-%H%M}-{'full' if full else 'quick'}-{device}"
-    budget = budget or (60.0 if full else 4.0)
-    record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, budget)
+    seconds = budget if budget is not None else 60.0 if full else 4.0
+    try:
+        record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, seconds)
+    except timing.NoDevice as error:
+        raise typer.BadParameter(f"device {device}: {error}") from error
     console = Console()
     if not console.is_terminal:
         console.width = WIDTH

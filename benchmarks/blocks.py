@@ -28,7 +28,7 @@ def torch_module(tree, place):
     from attn_torch.block import Block
     from attn_torch.params import from_tree, to_tree
 
-    module = Block(len(tree["b_proj"]), HEADS)
+    module = Block(len(tree["b_proj"]), HEADS).to(place(tree["b_proj"]).device)
     from_tree(module, tree)
 
     def tree_of(*gradients):
@@ -59,10 +59,12 @@ def torch_layer(tree, place):
     state = {
         name + part: x for name, *both in given for part, x in zip(("weight", "bias"), both, strict=True)
     }
-    layer.load_state_dict({name: place(x.copy()) for name, x in state.items()})
+    layer.load_state_dict({name: place(x.copy()) for name, x in state.items()}, assign=True)
 
     def run(x, *parameters):
-        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)  # this library's True hides
+        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(
+            1
+        )  # this library's True hides
         return layer(x, src_mask=hidden, is_causal=True)
 
     def tree_of(*gradients):

@@ -11,15 +11,19 @@ from torch.autograd.profiler import profile
 
 from benchmarks.program import Program
 
-NAMED = re.compile(r"aten::_scaled_dot_product_(?!.*backward)(\w+)|(flex_attention)")
+NAMED = re.compile(r"aten::_scaled_dot_product_(?!.*backward)(\w+)")
+DEVICE = "cpu"  # set by start; torch's own default device is a mode that every call would pass through
 
 
 def start(device: str, threads: int) -> dict:
-    """Set threads and precision; what was set, as torch reports it."""
+    """Set device, threads, precision; what was set, as torch reports it. ValueError without such a device."""
+    global DEVICE
+    if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
+        raise ValueError(f"torch finds no {device}")
+    DEVICE = device
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    torch.set_default_device(device)
     return {
         "version": torch.__version__,
         "device": torch.cuda.get_device_name() if device == "cuda" else device,
@@ -32,7 +36,7 @@ def start(device: str, threads: int) -> dict:
 def place(x: np.ndarray, dtype: str) -> torch.Tensor:
     """A NumPy array on the device: floats in dtype, integers and booleans as they are."""
     made = torch.tensor(x)
-    return made.to(getattr(torch, dtype)) if made.is_floating_point() else made
+    return made.to(DEVICE, getattr(torch, dtype) if made.is_floating_point() else None)
 
 
 def fetch(x: torch.Tensor) -> np.ndarray:
@@ -41,7 +45,7 @@ def fetch(x: torch.Tensor) -> np.ndarray:
 
 def wait(result) -> None:
     """Return when the device has finished."""
-    if torch.get_default_device().type == "cuda":
+    if DEVICE == "cuda":
         torch.cuda.synchronize()
 
 
@@ -71,9 +75,8 @@ def backend(call) -> str:
     with quiet(), profile(use_kineto=False) as profiled:
         wait(call())
     events = profiled.key_averages()
-    named = {next(filter(None, found.groups())) for e in events if (found := NAMED.match(e.key))}
-    if named - {"attention"}:
-        return " + ".join(sorted(named - {"attention"}))
+    if named := {found[1] for event in events if (found := NAMED.match(event.key))}:
+        return " + ".join(sorted(named))
     cost = Counter({e.key.removeprefix("aten::"): e.self_cpu_time_total for e in events})
     return ", ".join(f"{name} {time / cost.total():.0%}" for name, time in cost.most_common(2))
 
@@ -93,20 +96,21 @@ def quiet():
 
 def matmul(n: int, dtype: str) -> Program:
     """One (n, n) by (n, n) product."""
-    x, y = (torch.randn(n, n, dtype=getattr(torch, dtype)) for _ in range(2))
+    x, y = (torch.randn(n, n, dtype=getattr(torch, dtype), device=DEVICE) for _ in range(2))
     return Program(lambda: torch.mm(x, y))
 
 
 def copy(n_bytes: int, dtype: str) -> Program:
     """One copy that reads and writes n_bytes in all."""
-    x = torch.ones(n_bytes // 2 // getattr(torch, dtype).itemsize, dtype=getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    x = torch.ones(n_bytes // 2 // kind.itemsize, dtype=kind, device=DEVICE)
     y = torch.empty_like(x)
     return Program(lambda: y.copy_(x))
 
 
 def reset_peak() -> int:
     """Bytes the allocator holds now, its peak counted from here; 0 where it does not count (a CPU)."""
-    if torch.get_default_device().type != "cuda":
+    if DEVICE != "cuda":
         return 0
     torch.cuda.reset_peak_memory_stats()
     return torch.cuda.memory_allocated()
@@ -114,4 +118,4 @@ def reset_peak() -> int:
 
 def peak() -> int | None:
     """Peak bytes of the device's allocator, None where it does not count."""
-    return torch.cuda.max_memory_allocated() if torch.get_default_device().type == "cuda" else None
+    return torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None

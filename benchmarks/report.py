@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from benchmarks import plots, roofline, tables
-from benchmarks.timing import SCHEMA
 
 LIMITS = (
     "One machine, these versions, this day. Ratios travel further than milliseconds, neither travels far: "
@@ -77,9 +76,10 @@ def to_terminal(record: dict, console: Console):
     for table in tables.every(record):
         if not table.detail:
             console.print(rich_table(table), "")
+    console.print("What the numbers do not show", *(f"- {limit}" for limit in LIMITS), sep="\n", style="dim")
     for problem in problems(record):
         console.print(f"[bold red]{escape(problem)}")
-    console.print(escape(headline(record)))
+    console.print("", escape(headline(record)), sep="\n")
 
 
 def rich_table(table: tables.Table) -> RichTable:
@@ -146,6 +146,6 @@ def write(record: dict, folder: Path) -> list[Path]:
 def read(path: Path) -> dict:
     """The record of a run's folder or file. Raises ValueError for another schema."""
     record = json.loads((path / "record.json" if path.is_dir() else path).read_text())
-    if record.get("schema") != SCHEMA:
-        raise ValueError(f"{path.name}: schema {record.get('schema')}, wanted {SCHEMA}")
+    if record.get("schema") != tables.SCHEMA:
+        raise ValueError(f"{path.name}: schema {record.get('schema')}, wanted {tables.SCHEMA}")
     return record

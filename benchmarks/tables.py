@@ -24,6 +24,7 @@ MEASURES = {  # key -> title, note
         "Above what it had handed out before the call.",
     ),
 }
+SCHEMA = 1  # of the record
 SLACK = 1.10  # "auto" may be this much slower than the best single implementation
 COMPARED = {"window": "causal", "padded": "full", "grouped": "causal"}
 
@@ -88,14 +89,14 @@ def exponent(by_length: dict[int, dict], value) -> str:
     return f"{fitted['exponent']:.2f} ± {fitted['error']:.2f}" if fitted else "–"
 
 
-def by_length(title: str, contenders: dict, show, value, note: str = "") -> Table:
+def by_length(title: str, by_name: dict, show, value, note: str = "") -> Table:
     """One line for each contender, one column for each length, and the growth exponent of value(row)."""
-    lengths = sorted({T for rows in contenders.values() for T in rows})
-    batch = {T: row["cell"]["B"] for rows in contenders.values() for T, row in rows.items()}
+    lengths = sorted({T for rows in by_name.values() for T in rows})
+    batch = {T: row["cell"]["B"] for rows in by_name.values() for T, row in rows.items()}
     columns = ["", *(f"T={T}, B={batch[T]}" for T in lengths), "grows as T to the"]
     rows = [
         [name, *(show(rows[T]) if T in rows else "" for T in lengths), exponent(rows, value)]
-        for name, rows in contenders.items()
+        for name, rows in by_name.items()
     ]
     return Table(title, columns, rows, note)
 
@@ -173,7 +174,7 @@ def compile_times(record: dict) -> Table:
     rows = [
         row | {"subject": f"{row['subject']}: {row['workload']}"} for row in timed(record) if row["compile_s"]
     ]
-    flat = {name: lengths for contenders in grid(rows).values() for name, lengths in contenders.items()}
+    flat = {name: lengths for by_name in grid(rows).values() for name, lengths in by_name.items()}
     return by_length(
         "Compile time, s", flat, lambda row: f"{row['compile_s']:.2f}", lambda row: row["compile_s"]
     )
@@ -311,6 +312,8 @@ def not_timed(record: dict) -> Table:
     for row in record["rows"]:
         if not row.get("samples"):
             found[row["status"], row["subject"], row["workload"], row["reason"]].append(row["cell"]["T"])
+        if "unweighed" in row:
+            found["not weighed", row["subject"], row["workload"], row["unweighed"]].append(row["cell"]["T"])
     rows = [[*key[:3], " ".join(map(str, sorted(lengths))), key[3]] for key, lengths in sorted(found.items())]
     rows += [["left out", name, "every", "", reason] for name, reason in contenders.NOT_TIMED.items()]
     return Table("Not timed", ["", "", "workload", "T", "because"], rows, words=True)

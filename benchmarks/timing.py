@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import contenders, environment, memory, roofline
 from benchmarks.cells import Cell
-from benchmarks.worker import Died, Session, fix_threads
+from benchmarks.tables import SCHEMA
+from benchmarks.worker import Session, fix_threads
 
-SCHEMA = 1  # of the record
 FEWEST, MOST = 4, 20  # rounds
-LONG = 20.0  # seconds: a call expected to take longer, and three times the fastest's, is left out
+LONG, LONGEST = 5.0, 30.0  # seconds a call: left out if beyond LONG and thrice the fastest, or beyond LONGEST
 ROOM = 0.6  # of the free memory: a call expected to take more is left out
 
 
@@ -62,11 +62,27 @@ def refusal(cell: Cell, name: str, history: dict[tuple[str, str], dict], free: f
 
     others = [expected(other, "warm_s") for workload, other in history if workload == cell.workload]
     seconds, grown = expected(name, "warm_s"), expected(name, "grown")
-    if seconds and seconds > max(LONG, 3 * min(others)):
+    if seconds and seconds > min(LONGEST, max(LONG, 3 * min(others))):
         return f"would take about {seconds:.0f} s a call"
     if grown and grown > ROOM * free:
         return f"would take about {grown / 2**30:.0f} GiB"
     return None
+
+
+def known(cell: Cell, name: str) -> dict:
+    """The row of a cell and contender before anything ran."""
+    return {
+        "cell": asdict(cell),
+        "workload": cell.workload,
+        "subject": name,
+        "framework": contenders.everyone()[name].framework,
+        "pairs": cell.pairs(),
+        "flops": cell.flops(),
+        "dense_flops": cell.dense_flops(),
+        "cache_bytes": cell.cache_bytes(),
+        "result_bytes": cell.result_bytes(),
+        "samples": [],
+    }
 
 
 def measure(
@@ -77,7 +93,7 @@ def measure(
     surroundings = environment.describe(device, threads, seed)
     plan = groups(cells)
     columns = (BarColumn(12), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting the workers", total=len(plan))
         run = Run(names, device, threads, seed, lambda text: bar.update(task, description=text))
         for group in plan:
@@ -88,14 +104,28 @@ def measure(
     return record | {"roofs": run.roofs, "rows": run.rows}
 
 
+class NoDevice(RuntimeError):
+    """No framework can run on the device that was asked for."""
+
+
 class Run:
     """The workers of one run and what has been measured. rows: one dict for each cell and contender."""
 
     def __init__(self, names: list[str], device: str, threads: int, seed: int, say: Callable[[str], None]):
         self.names, self.device, self.threads, self.seed, self.say = names, device, threads, seed, say
         frameworks = sorted({contenders.everyone()[name].framework for name in names}, reverse=True)
-        self.sessions = {framework: Session(framework, device, threads) for framework in frameworks}
-        self.frameworks = {name: session.ask("describe") for name, session in self.sessions.items()}
+        self.sessions: dict[str, Session] = {}
+        self.frameworks: dict[str, dict] = {}  # what each reports of itself
+        self.absent: dict[str, str] = {}  # why another is not there
+        for framework in frameworks:
+            session = Session(framework, device, threads)
+            try:
+                self.frameworks[framework] = session.ask("describe")
+                self.sessions[framework] = session
+            except RuntimeError as error:
+                self.absent[framework] = str(error)
+        if not self.sessions:
+            raise NoDevice("; ".join(self.absent.values()))
         self.rows: list[dict] = []
         self.roofs: list[dict] = []
         self.history: dict[tuple[str, str], dict] = {}  # (workload, contender) -> its last row that ran
@@ -109,10 +139,7 @@ class Run:
         started = time.perf_counter()
         where = f"{cells[0].passes}, {cells[0].dtype}, T = {cells[0].T}"
         rows = [
-            (cell, self.row(cell, name))
-            for cell in cells
-            for name in self.names
-            if contenders.fits(cell, name)
+            (cell, known(cell, name)) for cell in cells for name in self.names if contenders.fits(cell, name)
         ]
         for cell, row in rows:
             self.say(f"{where}: checking {row['subject']}, {cell.variant}")
@@ -132,33 +159,17 @@ class Run:
         seconds = time.perf_counter() - started
         return f"{where}: {len(ready)} of {len(rows)} timed, {rounds} rounds, {seconds:.0f} s"
 
-    def row(self, cell: Cell, name: str) -> dict:
-        """What is known of a cell and contender beforehand."""
-        return {
-            "cell": asdict(cell),
-            "workload": cell.workload,
-            "subject": name,
-            "framework": contenders.everyone()[name].framework,
-            "pairs": cell.pairs(),
-            "flops": cell.flops(),
-            "dense_flops": cell.dense_flops(),
-            "cache_bytes": cell.cache_bytes(),
-            "result_bytes": cell.result_bytes(),
-            "samples": [],
-        }
-
     def prepare(self, cell: Cell, row: dict) -> dict:
         """What the worker saw. A contender that is not expected to fit is not started."""
-        name, session = row["subject"], self.sessions[row["framework"]]
+        name, session = row["subject"], self.sessions.get(row["framework"])
+        if session is None:
+            return {"status": "unsupported", "reason": self.absent[row["framework"]]}
         if reason := refusal(cell, name, self.history, psutil.virtual_memory().available):
             return {"status": "left out", "reason": reason}
         try:
             seen = session.prepare(cell, name)
-        except Died as error:
-            session.restart()
-            seen = {"status": "failed", "reason": str(error)}
         except RuntimeError as error:
-            seen = {"status": "failed", "reason": str(error)}
+            return {"status": "failed", "reason": str(error)}
         if seen["status"] == "ready":
             self.history[cell.workload, name] = row | seen
         return seen
@@ -166,22 +177,23 @@ class Run:
     def visit(self, rows: list[tuple[Cell, dict]]):
         """One round: a sample, in seconds a call, for each row."""
         for cell, row in rows:
-            session = self.sessions[row["framework"]]
-            row["samples"].append(session.ask("time", cell, row["subject"], row["warm_s"]))
+            if row["status"] == "ready":
+                session = self.sessions[row["framework"]]
+                try:
+                    row["samples"].append(session.time(cell, row["subject"], row["warm_s"]))
+                except RuntimeError as error:
+                    row |= {"status": "failed", "reason": str(error), "samples": []}
 
     def weigh(self, rows: list[tuple[Cell, dict]]):
         """Peak memory; as many processes at once as there are threads, where all of them fit."""
         free = ROOM * psutil.virtual_memory().available
         together = self.threads if sum(row["grown"] for _, row in rows) < free else 1
         with ThreadPoolExecutor(together) as pool:
-            jobs = [
-                (
-                    row,
-                    pool.submit(
-                        memory.measure, row["framework"], self.device, self.threads, cell, row["subject"]
-                    ),
-                )
-                for cell, row in rows
-            ]
-        for row, job in jobs:
-            row["memory"] = job.result()
+            list(pool.map(lambda pair: self.weigh_one(*pair), rows))
+
+    def weigh_one(self, cell: Cell, row: dict):
+        """memory, or unweighed: why there is none."""
+        try:
+            row["memory"] = memory.measure(row["framework"], self.device, self.threads, cell, row["subject"])
+        except RuntimeError as error:
+            row["unweighed"] = str(error)

@@ -59,10 +59,24 @@ class Session:
         return answer
 
     def prepare(self, cell: Cell, name: str) -> dict:
-        seen = self.ask("prepare", cell, name)
+        """What Bench.prepare saw. If the process dies of it, another takes its place."""
+        try:
+            seen = self.ask("prepare", cell, name)
+        except Died:
+            self.restart()
+            raise
         if seen["status"] == "ready":
             self.prepared.append((cell, name))
         return seen
+
+    def time(self, cell: Cell, name: str, warm_s: float) -> float:
+        """Seconds a call. If the process dies of it, another takes its place, without this contender."""
+        try:
+            return self.ask("time", cell, name, warm_s)
+        except Died:
+            self.prepared.remove((cell, name))
+            self.restart()
+            raise
 
     def clear(self):
         self.prepared.clear()
@@ -81,13 +95,14 @@ def fix_threads(threads: int):
 
 def serve(pipe, framework: str, device: str, threads: int):
     """Answer requests until the parent closes the pipe."""
-    bench = Bench(framework, device, threads)
+    bench = None
     while True:
         try:
             name, args = pipe.recv()
         except EOFError:
             return
         try:
+            bench = bench or Bench(framework, device, threads)
             answer = (True, getattr(bench, name)(*args))
         except Exception as error:  # whatever a contender raises is a finding, to be shown in the report
             answer = (False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")

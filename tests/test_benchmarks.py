@@ -21,6 +21,7 @@ from benchmarks import (
     stats,
     tables,
     timing,
+    worker,
 )
 from benchmarks.cells import BOTH, FORWARD, VARIANTS, Cell, full, quick
 from parity import inputs, oracle
@@ -222,31 +223,18 @@ def test_peak_memory_counts_what_was_freed_again():
 
 
 def made_row(name, variant, passes, T, seconds):
-    cell = Cell(variant, passes, T)
-    rng = np.random.default_rng(T)
-    counts = {"pairs": cell.pairs(), "flops": cell.flops(), "dense_flops": cell.dense_flops()}
-    return {
-        "cell": asdict(cell),
-        "workload": cell.workload,
-        "subject": name,
-        "framework": contenders.everyone()[name].framework,
-        **counts,
-        "cache_bytes": cell.cache_bytes(),
-        "result_bytes": cell.result_bytes(),
+    seen = {
         "status": "ready",
-        "samples": list(seconds * rng.uniform(0.99, 1.01, 6)),
+        "samples": list(seconds * np.random.default_rng(T).uniform(0.99, 1.01, 6)),
         "first_s": 1.0,
         "compile_s": 0.5 if "jax" in name else None,
         "backend": "a <kernel>",
         "claim": "float32",
         "verdict": "passed",
         "max_share": 0.25,
-        "memory": {
-            "resident_growth_mib": T / 8,
-            "compiler_estimate_mib": T / 4 if "jax" in name else None,
-            "allocator_peak_mib": None,
-        },
     }
+    memory = {"resident_growth_mib": T / 8, "compiler_estimate_mib": T / 4, "allocator_peak_mib": None}
+    return timing.known(Cell(variant, passes, T), name) | seen | {"memory": memory}
 
 
 @pytest.fixture(scope="module")
@@ -269,14 +257,9 @@ def record():
         for name, rate in {"torch": 2e12, "jax": 1e12}.items()
     ]
     return {
-        "schema": timing.SCHEMA,
+        "schema": tables.SCHEMA,
         "name": "made-by-hand",
-        "environment": {
-            "date": "a day",
-            "device": "cpu",
-            "processor": "a processor",
-            "load before the run": "0.00",
-        },
+        "environment": dict.fromkeys(("date", "device", "processor", "load before the run"), "some"),
         "frameworks": {"torch": {"threads": 1}, "jax": {"threads": 1}},
         "roofs": roofs,
         "rows": rows,
@@ -315,7 +298,7 @@ def test_a_share_of_the_roof_is_of_the_better_framework_and_above_one_is_a_bug(r
     rate = row["flops"] / np.median(row["samples"])
     assert roofline.share(row, record["roofs"]) == rate / 2e12
     assert report.problems(record) == []
-    low = [{**roof, "rate": 0.9 * rate} for roof in record["roofs"]]
+    low = [roof | {"rate": 0.9 * rate} for roof in record["roofs"]]
     assert "is above the roof" in report.problems(record | {"roofs": low})[0]
 
 
@@ -324,8 +307,9 @@ def test_a_failure_is_shown_and_not_timed(record):
     broken |= {"status": "failed", "reason": "dq is off"}
     with_it = record | {"rows": [*record["rows"], broken]}
     assert report.problems(with_it) == ["jax.nn FAILED at full, forward, float32, T = 512: dq is off"]
-    line = ["failed", "jax.nn", "full, forward, float32", "512", "dq is off"]
-    assert line in tables.not_timed(with_it).rows
+    assert ["failed", "jax.nn", "full, forward, float32", "512", "dq is off"] in tables.not_timed(
+        with_it
+    ).rows
     assert not any("full, forward" in t.title for t in tables.every(with_it))
 
 
@@ -359,17 +343,12 @@ def test_another_schema_is_refused(record, tmp_path):
         report.read(path)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["run", "--subject", "nobody"],
-        ["run", "--length", "3"],
-        ["run", "--device", "abacus"],
-        ["compare", "nowhere", "nowhere"],
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments):
-    assert CliRunner().invoke(__main__.app, arguments).exit_code == 2
+USAGES = ("run --subject nobody", "run --length 3", "run --device abacus", "compare nothing nothing")
+
+
+@pytest.mark.parametrize("line", USAGES)
+def test_wrong_usage_ends_with_2(line):
+    assert CliRunner().invoke(__main__.app, line.split()).exit_code == 2
 
 
 # ---- one run, end to end
@@ -397,3 +376,15 @@ def test_a_small_run_of_both_frameworks(tmp_path):
 def test_a_process_that_dies_is_named():
     with pytest.raises(RuntimeError, match="exit code"):
         memory.measure("torch", "cpu", 1, Cell("causal", FORWARD, 16), "nobody")
+
+
+@pytest.mark.slow
+def test_a_session_outlives_its_process():
+    session, cell = worker.Session("torch", "cpu", 1), Cell("causal", FORWARD, 16)
+    for name in ("torch.sdpa", "torch.sdpa[math]"):
+        assert session.prepare(cell, name)["status"] == "ready"
+    session.process.kill()
+    with pytest.raises(worker.Died, match="exit code -9"):
+        session.time(cell, "torch.sdpa", warm_s=1.0)
+    assert session.time(cell, "torch.sdpa[math]", warm_s=1.0) > 0.0
+    session.close()
