@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from parity import bounds, cases, inputs, oracle, worker
+from parity import bounds, cases, inputs, oracle, subjects, worker
 
 AGREEMENT = 1e-13  # of the size that a tensor has if nothing in it cancels
 CONDITIONED = {  # where float64 need not hold it, whoever computes: luck decides
@@ -20,7 +20,7 @@ IMPLEMENTATIONS = ("reference",)
 def tensors(framework, implementation, case):
     run = {"torch": worker.run_torch, "jax": worker.run_jax}[framework]
     task = worker.Task(f"attn_{framework}[{implementation}]", case, "float64", "cpu", 0)
-    answer = worker.answer(run, task)
+    answer = worker.answer(run, task, subjects.find)
     assert not answer.error, answer.error
     return answer.tensors
 
