@@ -21,6 +21,7 @@ def describe(x):
     spec = Spec(tuple(x.shape), x.dtype.name)
     if spec.dtype not in INTEGERS or isinstance(x, jax.core.Tracer) or not x.size:
         return spec
+    x = jax.device_get(x)  # x.min() would be traced where a jitted function closes over x
     return spec._replace(low=int(x.min()), high=int(x.max()))
 
 

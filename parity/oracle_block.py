@@ -173,49 +173,120 @@ def pairs(d: int, interleaved: bool) -> tuple[slice, slice]:
     return slice(0, d // 2), slice(d // 2, d)
 
 
-def linear(a, x, w, b):
-    """x w + b; x (..., C), w (C, F), b (F,)."""
-    y = a.output(a.output(a.matmul(x, w)) + b)
+def linear(a, x, w, b=None):
+    """x w + b; x (..., C), w (C, F), b (F,), or none."""
+    y = a.output(a.matmul(x, w))
+    if b is not None:
+        y = a.output(y + b)
 
     def vjp(dy):
-        return a.output(a.matmul(dy, w.T)), a.weight_gradient(over_rows(x), over_rows(dy)), summed(a, dy)
+        dx, dw = a.output(a.matmul(dy, w.T)), a.weight_gradient(over_rows(x), over_rows(dy))
+        return (dx, dw) if b is None else (dx, dw, summed(a, dy))
 
     return y, vjp
+
+
+def projection(a, params, name, x):
+    """linear by params' w_name, and b_name if there is one. vjp: dx, and the gradients under their names."""
+    names = [key for key in (f"w_{name}", f"b_{name}") if key in params]
+    y, vjp = linear(a, x, *(params[key] for key in names))
+
+    def named(dy):
+        dx, *gradients = vjp(dy)
+        return dx, dict(zip(names, gradients, strict=True))
+
+    return y, named
+
+
+def chain(x, steps):
+    """Steps one after another, each x -> (y, vjp), vjp: dy -> (dx, gradients by name). A step too."""
+    pulls = []
+    for step in steps:
+        x, pull = step(x)
+        pulls.append(pull)
+
+    def vjp(dy):
+        gradients = {}
+        for pull in reversed(pulls):
+            dy, more = pull(dy)
+            gradients |= more
+        return dy, gradients
+
+    return x, vjp
 
 
 def mlp(a, params, x, activation=gelu):
-    """Two linear maps, an activation between. params: w_fc (C, F), b_fc (F,), w_proj (F, C), b_proj (C,)."""
-    h, fc_vjp = linear(a, x, params["w_fc"], params["b_fc"])
-    h, activation_vjp = activation(a, h)
-    y, proj_vjp = linear(a, h, params["w_proj"], params["b_proj"])
+    """Two linear maps, an activation between. params: w_fc (C, F), b_fc (F,), w_proj (F, C), b_proj (C,).
+
+    With w_gate (C, F), b_gate it is activation(x w_gate + b_gate) (x w_fc + b_fc). Each b may be left out.
+    Source: Shazeer 2020, eq. 6.
+    """
+    h, fc_vjp = projection(a, params, "fc", x)
+    gated = "w_gate" in params
+    gate, gate_vjp = projection(a, params, "gate", x) if gated else (h, fc_vjp)
+    active, activation_vjp = activation(a, gate)
+    y, proj_vjp = projection(a, params, "proj", a.output(active * h) if gated else active)
 
     def vjp(dy):
-        dh, dw_proj, db_proj = proj_vjp(dy)
-        dx, dw_fc, db_fc = fc_vjp(*activation_vjp(dh))
-        return {"w_fc": dw_fc, "b_fc": db_fc, "w_proj": dw_proj, "b_proj": db_proj}, dx
+        dh, gradients = proj_vjp(dy)
+        if not gated:
+            dx, more = fc_vjp(*activation_vjp(dh))
+            return gradients | more, dx
+        dx, more = fc_vjp(a.output(dh * active))
+        dx_gate, most = gate_vjp(*activation_vjp(a.output(dh * h)))
+        return gradients | more | most, a.output(dx + dx_gate)
 
     return y, vjp
 
 
-def causal_self_attention(a, params, x, n_head):
-    """Multi-head causal attention. params: w_qkv (C, 3C), columns q | k | v; b_qkv, w_out (C, C), b_out."""
-    qkv, qkv_vjp = linear(a, x, params["w_qkv"], params["b_qkv"])
-    q, k, v = (heads(part, n_head) for part in np.split(qkv, 3, -1))  # (..., H, T, D)
-    o = attention(q, k, v, causal=True, arithmetic=a)
-    y, out_vjp = linear(a, merged(o.out), params["w_out"], params["b_out"])
+def multi_head_attention(
+    a, params, x, n_head, qk_norm="none", norm="layer", eps=None, offset=0.0, turn=None, **options
+):
+    """Multi-head attention of x to itself; options: parity.oracle.attention's.
+
+    params: w_qkv (C, (H + 2 Hkv) D), columns q | k | v; w_out (H D, C); b_qkv, b_out, each possibly left out;
+    q_norm and k_norm for qk_norm "head" (each head's own) or "all" (all heads as one vector).
+    turn: rotary's options; q and k are turned after they are normalised.
+    """
+    width = len(params["w_out"])
+    qkv, qkv_vjp = projection(a, params, "qkv", x)
+    kv_width = (qkv.shape[-1] - width) // 2
+    q, k, v = np.split(qkv, [width, width + kv_width], -1)
+
+    def split(t):
+        return heads(t, t.shape[-1] * n_head // width), lambda dt: (merged(dt), {})
+
+    def turned(t):
+        y, vjp = rotary(a, t, **turn)
+        return y, lambda dy: (*vjp(dy), {})
+
+    def prepared(t, name):
+        normed = [lambda t: named_norm(a, params, name, t, norm, eps, offset)] if qk_norm != "none" else []
+        order = [*normed, split] if qk_norm == "all" else [split, *normed]
+        return chain(t, [*order, turned] if turn is not None else order)
+
+    q, q_vjp = prepared(q, "q_norm")  # (..., H, T, D)
+    k, k_vjp = prepared(k, "k_norm")
+    o = attention(q, k, split(v)[0], arithmetic=a, **options)
+    y, out_vjp = projection(a, params, "out", merged(o.out))
 
     def vjp(dy):
-        do, dw_out, db_out = out_vjp(dy)
-        gradients = vars(o.vjp(heads(do, n_head), a))
-        dqkv = np.concatenate([merged(gradients[name]) for name in ("dq", "dk", "dv")], -1)
-        dx, dw_qkv, db_qkv = qkv_vjp(dqkv)
-        return {"w_qkv": dw_qkv, "b_qkv": db_qkv, "w_out": dw_out, "b_out": db_out}, dx
+        do, gradients = out_vjp(dy)
+        back = vars(o.vjp(heads(do, n_head), a))
+        (dq, by_q), (dk, by_k) = q_vjp(back["dq"]), k_vjp(back["dk"])
+        dx, by_qkv = qkv_vjp(np.concatenate([dq, dk, merged(back["dv"])], -1))
+        return gradients | by_q | by_k | by_qkv, dx
 
     return y, vjp
+
+
+def causal_self_attention(a, params, x, n_head, **options):
+    """multi_head_attention, causal."""
+    return multi_head_attention(a, params, x, n_head, causal=True, **options)
 
 
 def heads(x: Array, n_head: int) -> Array:
-    """(..., T, C) -> (..., H, T, C/H)"""
+    """(..., T, H D) -> (..., H, T, D)"""
     return x.reshape(*x.shape[:-1], n_head, -1).swapaxes(-3, -2)
 
 
@@ -225,22 +296,81 @@ def merged(x: Array) -> Array:
     return x.reshape(*x.shape[:-2], -1)
 
 
-def block(a, params, x, n_head, eps=1e-5):
-    """x + attention(norm(x)), then x + mlp(norm(x)). params: attn; ln1, ln2: (gain, bias); and the MLP's."""
-    (gain1, bias1), (gain2, bias2) = params["ln1"], params["ln2"]
-    h, ln1_vjp = layer_norm(a, x, gain1, bias1, eps)
-    h, attn_vjp = causal_self_attention(a, params["attn"], h, n_head)
-    x = a.output(x + h)
-    h, ln2_vjp = layer_norm(a, x, gain2, bias2, eps)
-    h, mlp_vjp = mlp(a, params, h)
-    y = a.output(x + h)
+def named_norm(a, params, name, x, norm, eps, offset):
+    """The norm of params' name, a step of a chain. norm: "layer", with a bias or without, or "rms"."""
+    vectors = params[name]
+    if norm == "rms":
+        y, vjp = rms_norm(a, x, vectors[0], 1e-6 if eps is None else eps, offset)
+    else:
+        gain, bias = vectors if len(vectors) == 2 else (*vectors, np.zeros(vectors[0].shape))
+        y, vjp = layer_norm(a, x, gain, bias, 1e-5 if eps is None else eps)
 
-    def vjp(dy):
-        dmlp, dh = mlp_vjp(dy)
-        dh, *dln2 = ln2_vjp(dh)
-        dy = a.output(dy + dh)
-        dattn, dh = attn_vjp(dy)
-        dh, *dln1 = ln1_vjp(dh)
-        return {"attn": dattn, "ln1": tuple(dln1), "ln2": tuple(dln2), **dmlp}, a.output(dy + dh)
+    def named(dy):
+        dx, *gradients = vjp(dy)
+        return dx, {name: tuple(gradients[: len(vectors)])}
 
-    return y, vjp
+    return y, named
+
+
+def block(
+    a,
+    params,
+    x,
+    n_head,
+    eps=None,
+    norm="layer",
+    offset=0.0,
+    placement="pre",
+    parallel=False,
+    activation=gelu,
+    **options,
+):
+    """x + attention(norm(x)), then x + mlp(norm(x)). params: attn; ln1, ln2: (gain, bias); and the MLP's.
+
+    placement: "pre"; "post", norm(x + f(x)); "output", x + norm(f(x)); "sandwich", x + norm(f(norm(x))) with
+    ln1_post, ln2_post. parallel: both branches read the same x. options: multi_head_attention's.
+    """
+    norms = {"norm": norm, "eps": eps, "offset": offset}
+
+    def normed(name):
+        return lambda x: named_norm(a, params, name, x, **norms)
+
+    def attn(x):
+        y, vjp = multi_head_attention(a, params["attn"], x, n_head, **{"causal": True, **norms, **options})
+
+        def named(dy):
+            gradients, dx = vjp(dy)
+            return dx, {"attn": gradients}
+
+        return y, named
+
+    def feed(x):
+        y, vjp = mlp(a, params, x, activation)
+        return y, lambda dy: vjp(dy)[::-1]
+
+    def residual(**branches):
+        def step(x):
+            y, pulls = x, []
+            for name, f in branches.items():
+                before = [normed(name)] if placement in ("pre", "sandwich") else []
+                after = {"output": [normed(name)], "sandwich": [normed(f"{name}_post")]}.get(placement, [])
+                h, pull = chain(x, [*before, f, *after])
+                y = a.output(y + h)
+                pulls.append(pull)
+
+            def vjp(dy):
+                dx, gradients = dy, {}
+                for pull in pulls:
+                    dh, more = pull(dy)
+                    dx, gradients = a.output(dx + dh), gradients | more
+                return dx, gradients
+
+            return y, vjp
+
+        last = [normed(name) for name in branches] if placement == "post" else []
+        return lambda x: chain(x, [step, *last])
+
+    y, vjp = chain(
+        x, [residual(ln1=attn, ln2=feed)] if parallel else [residual(ln1=attn), residual(ln2=feed)]
+    )
+    return y, lambda dy: vjp(dy)[::-1]
