@@ -142,6 +142,28 @@ class Bar(Progress):
         return lambda: self.advance(self.bar)
 
 
+@app.command()
+def calibrate(
+    subject: Annotated[list[str] | None, typer.Option(help="Subjects: a name; * and ? match.")] = None,
+    dtype: Annotated[list[Dtype] | None, typer.Option(help="May be repeated.")] = None,
+    outputs: Annotated[
+        int, typer.Option(min=1, help="Tensors to judge, for each claim and set of cases.")
+    ] = 1000,
+) -> None:
+    """Measure how much of their bounds correct implementations use: is a bound ever exceeded, is it tight."""
+    from parity import calibrate as calibration
+
+    subjects = tuple(s for s in choose.subjects(subject) if not isinstance(s, str))
+    dtypes = tuple(str(name) for name in dtype or Dtype)
+    uses: calibration.Uses = {}
+    try:
+        for _ in calibration.calibrate(uses, subjects, dtypes, outputs):
+            pass
+    except KeyboardInterrupt:
+        console().print("interrupted: these are the figures so far")
+    raise typer.Exit(calibration.show(uses, console()))
+
+
 # ---- reports
 
 

@@ -197,7 +197,7 @@ def expected(subject: Subject, task: Task, applied: Iterable) -> Expected:
     return Expected(values, limits, bounds.sizes(instead), claim)
 
 
-@np.errstate(invalid="ignore", over="ignore")  # NaN and Inf are what is judged
+@np.errstate(invalid="ignore", over="ignore", divide="ignore")  # NaN and Inf are what is judged
 def judge(subject: Subject, task: Task, answer: Answer) -> dict:
     """The record of a cell that ran: against the contract, or both ways where divergences are declared."""
     cell = record(subject, task.case, task.dtype, task.device, "error", seconds=round(answer.seconds, 4))

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from parity import blocks, devices, inputs, subjects
+from parity import blocks, devices, heldout, inputs, subjects  # noqa: F401 (heldout has fills of its own)
 from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.subjects import FRAMEWORKS, Subject, plugin

@@ -57,7 +57,7 @@ def mean_of_v(source: str, zero_past_q_lengths: bool = False) -> Divergence:
         empty = ~pairs(case, made, contract).any(-1) & ~np.all(hidden_by_bias, -1)
         if zero_past_q_lengths and "q_lengths" in made.options:
             empty &= np.arange(case.Tq) < np.asarray(made.options["q_lengths"])[..., None, None]
-        return empty[..., None]  # (*batch, Hq, Tq, 1)
+        return empty[..., None] & (case.Tk > 0)  # (*batch, Hq, Tq, 1)
 
     def instead(case, made, contract):
         """Scores of 0 are as equal as scores of -1e38; no gradient passes the mask to q, k and the bias."""

@@ -41,7 +41,9 @@ def load():
 
 
 cannot = first(
-    takes(*RULES, "bias", "scale", "softcap"), lambda case: len(case.q) != 4 and "takes (B, H, T, D) only"
+    takes(*RULES, "bias", "scale", "softcap"),
+    lambda case: len(case.q) != 4 and "takes (B, H, T, D) only",
+    lambda case: case.Tk == 0 and "needs a key",
 )
 
 SPREADING = spreading_nan("seen on torch 2.13.0, CPU", queries=False, hidden=-np.inf, empty_is_zero=True)

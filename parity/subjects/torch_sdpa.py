@@ -6,7 +6,7 @@ Masks and biases become one attn_mask. A case that is only causal is given as is
 from parity.subjects import HALF, Subject, claim, first, takes
 from parity.subjects.divergences import spreading_nan
 from parity.subjects.sight import RULES
-from parity.subjects.torch_cpu import CAUSAL_SCALE, FINITE_ROW
+from parity.subjects.torch_cpu import CAUSAL_SCALE, FINITE_ROW, beyond_one_tile
 
 FLASH = claim() | claim("-cpuflash", HALF)
 SEEN = "seen on torch 2.13.0, CPU"
@@ -56,11 +56,14 @@ def flash_cannot(case):
     return None
 
 
+every = first(takes_masks, beyond_one_tile)
+flash = first(takes_masks, flash_cannot, beyond_one_tile)
+
 SUBJECTS = (
-    Subject("torch.sdpa", "torch", loader(), FLASH, takes_masks, (SPREADING, *CAUSAL_SCALE)),
+    Subject("torch.sdpa", "torch", loader(), FLASH, every, (SPREADING, *CAUSAL_SCALE)),
     Subject("torch.sdpa[math]", "torch", loader("MATH"), claim("-direct"), takes_masks, (SPREADING,)),
     Subject(
-        "torch.sdpa[flash]", "torch", loader("FLASH_ATTENTION"), FLASH, first(takes_masks, flash_cannot),
+        "torch.sdpa[flash]", "torch", loader("FLASH_ATTENTION"), FLASH, flash,
         (SPREADING, *CAUSAL_SCALE, FINITE_ROW), constants=("bias",),
     ),
 )  # fmt: skip

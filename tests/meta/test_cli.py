@@ -23,6 +23,7 @@ COMMANDS = {
         *("--case", "--device", "--dtype", "--fail-fast", "--full"),
         *("--json", "--quick", "--seed", "--subject", "--timeout", *REPORTS),
     ],
+    "calibrate": ["--dtype", "--outputs", "--subject"],
     "diff": ["before", "after"],
     "list": ["kind"],
     "replay": ["file", "--subject"],
