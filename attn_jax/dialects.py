@@ -138,18 +138,13 @@ def attention_options(
     implementation="auto",
 ):
     """Raise unless attention can have these keywords."""
-    flag("causal", causal)
-    position_options(positions, cross)
+    position_options(positions, causal, window, cross)
     turned = positions == "rotary"
     rotary_options(head_dim, rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling, turned)
     window_sides(window)
     number("softcap", softcap, positive=True)
     number("scale", scale)
     probability("attn_dropout", attn_dropout)
-    if cross and causal:
-        raise ValueError("causal: got True with cross=True, wanted False")
-    if cross and window is not None:
-        raise ValueError(f"window: got {window!r} with cross=True, wanted None")
 
 
 def frozen(options):
@@ -161,11 +156,16 @@ def frozen(options):
     return tuple((name, plain(x)) for name, x in options.items())
 
 
-def position_options(positions, cross):
-    """Raise unless attention can have these positions."""
+def position_options(positions, causal, window, cross):
+    """Raise unless attention, or with cross=True cross-attention, can have these positions and limits."""
     one_of("positions", positions, POSITIONS)
+    flag("causal", causal)
     if cross and positions != "none":
         raise ValueError(f"positions: got {positions!r} with cross=True, wanted 'none'")
+    if cross and causal:
+        raise ValueError("causal: got True with cross=True, wanted False")
+    if cross and window is not None:
+        raise ValueError(f"window: got {window!r} with cross=True, wanted None")
 
 
 def position_ids(position_ids, batch, T):

@@ -126,6 +126,8 @@ def attend(
     q_norm=None,
     k_norm=None,
     cross=False,
+    causal=False,
+    window=None,
     positions="none",
     rotary_theta=10000.0,
     rotary_dim=None,
@@ -145,12 +147,12 @@ def attend(
     position_ids: (T,) or (..., T) integers, by default 0 ... T - 1; read if positions is not "none".
     attn_bias: the bias of scaled_dot_product_attention, added to the scores.
     attn_dropout: probability with which a weight is dropped, in calls with a dropout_seed.
-    core: scaled_dot_product_attention's: causal, mask, scale, softcap, window, lengths, ids, implementation.
+    causal, window, core: scaled_dot_product_attention's; core holds mask, scale, softcap, lengths, ...
     Returns (..., T, H D).
     """
     D = q.shape[-1] // n_head
     turn = (rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling)
-    dialects.position_options(positions, cross)
+    dialects.position_options(positions, causal, window, cross)
     dialects.rotary_options(D, *turn, used=positions == "rotary")
     dialects.probability("attn_dropout", attn_dropout)
     k, v = kv[..., : kv.shape[-1] // 2], kv[..., kv.shape[-1] // 2 :]
@@ -170,7 +172,8 @@ def attend(
         attn_bias = far if attn_bias is None else added(far, attn_bias, (*q.shape[:-1], k.shape[-2]))
     if dropout_seed is not None and attn_dropout > 0:
         core = {"dropout_p": attn_dropout, "dropout_seed": dropout_seed, **core}
-    return merge_heads(scaled_dot_product_attention(q, k, v, bias=attn_bias, **core))
+    y = scaled_dot_product_attention(q, k, v, causal, window=window, bias=attn_bias, **core)
+    return merge_heads(y)  # (..., T, H D)
 
 
 def added(x, y, shape):

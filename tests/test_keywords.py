@@ -79,6 +79,28 @@ def test_a_wrong_keyword_is_refused_in_the_same_words(framework, keywords, error
 
 
 @both_frameworks
+@pytest.mark.parametrize(
+    "keywords, text",
+    [
+        ({"causal": True}, "causal: got True with cross=True, wanted False"),
+        ({"window": 3}, "window: got 3 with cross=True, wanted None"),
+        ({"positions": "rotary"}, "positions: got 'rotary' with cross=True, wanted 'none'"),
+        ({"positions": "alibi"}, "positions: got 'alibi' with cross=True, wanted 'none'"),
+    ],
+)
+def test_cross_attention_knows_no_distances(framework, keywords, text):
+    multihead, tree = (
+        part(framework, "multihead"),
+        native_tree(framework, random_tree("whisper")["cross_attn"]),
+    )
+    x = to_native(framework, X)
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        multihead.MultiHeadAttention(C, HEADS, cross=True, **keywords)
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        multihead.multi_head_attention(tree, x, HEADS, x, cross=True, **keywords)
+
+
+@both_frameworks
 def test_a_keyword_that_is_not_there_is_refused(framework):
     block, params, x = part(framework, "block"), native_tree(framework, random_tree("gpt2")), X
     with pytest.raises(TypeError, match="unexpected keyword argument 'windw'"):
