@@ -85,7 +85,8 @@ def run(
     budget = "quick" if quick else "full" if full else "default"
     dtypes = tuple(str(name) for name in dtype or (Dtype if full else DEFAULT_DTYPES))
     chosen = choose.subjects(subject), choose.cases(case, budget), dtypes
-    started = runner.Run(runner.Plan(*chosen, str(device), seed, timeout, quick_compile=not full))
+    plan = runner.Plan(*chosen, str(device), seed, timeout, quick_compile=not full, whole=case is None)
+    started = runner.Run(plan)
     started.keep = replay_files.keeper(FAILURES, started)
     try:
         started.start()

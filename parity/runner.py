@@ -4,7 +4,8 @@ The oracle is computed once for a case and dtype, a bound once for a claim. Ever
 STATUSES and says why; none is left out silently.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -26,7 +27,8 @@ BROKEN = ("failed", "error")
 class Plan:
     """What to run. subjects: built in, or addresses of plug-ins. device: "auto" (all there are) or a kind.
 
-    timeout: seconds for one cell. quick_compile: XLA optimises less on a CPU, and takes a third of the time.
+    timeout: seconds for one cell. quick_compile: XLA optimises less on a CPU, and takes a fifth of the time.
+    whole: nothing was left out by name, so that a divergence that may show in any case has to show in one.
     """
 
     subjects: tuple[Subject | str, ...]
@@ -36,6 +38,7 @@ class Plan:
     seed: int = 0
     timeout: float = 60.0
     quick_compile: bool = True
+    whole: bool = False
 
 
 class NoDevice(Exception):
@@ -86,6 +89,10 @@ class Run:
 
     def cells(self) -> Iterator[dict]:
         """A record for each cell, those that cannot run first. Closing the generator stops the workers."""
+        with closing(self._cells()) as cells:
+            yield from overdue(cells, self.subjects) if self.plan.whole else cells
+
+    def _cells(self) -> Generator[dict, None, None]:
         tasks: dict[str, list[Task]] = {}
         named = {subject.process or subject.name: subject for subject in self.subjects}
         for case, dtype, (name, subject) in product(self.plan.cases, self.plan.dtypes, named.items()):
@@ -131,6 +138,29 @@ class Run:
         if isinstance(case, BlockCase):
             return "unsupported", None if subject.block else "has no block"
         return "unsupported", subject.cannot(case)
+
+
+def overdue(cells: Iterable[dict], subjects: list[Subject]) -> Iterator[dict]:
+    """The cells, and a failure for each divergence that need not show in every case, and showed in none."""
+    may = {
+        (s.name, dtype): d.name for s in subjects for d in s.diverges if not d.always for dtype in d.dtypes
+    }
+    shown: set[tuple] = set()
+    held: dict[tuple, dict] = {}  # a cell of each that has not shown yet
+    for cell in cells:
+        name = may.get((cell["subject"], cell["dtype"]))
+        key = cell["subject"], name
+        if name in cell.get("diverges", ()):
+            shown.add(key)
+            if key in held:
+                yield held.pop(key)
+            yield cell
+        elif name is None or cell["status"] != "passed" or key in shown or key in held:
+            yield cell
+        else:
+            held[key] = cell
+    for (_, name), cell in held.items():
+        yield cell | {"status": "failed", "reason": f"no longer diverges: {name}, in none of the cases"}
 
 
 def broken():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity import oracle, runner
+from parity import choose, oracle, runner
 from parity.bounds import CLAIMS
 from parity.cases import CATALOGUE
 from parity.subjects import DTYPES, Subject, built_in, find, plugin, takes
@@ -142,6 +142,26 @@ def test_less_precision_than_claimed_is_seen_and_may_be_absent():
     ]
 
 
+def test_a_divergence_that_shows_in_no_case_of_a_whole_run_fails_it():
+    less = coarser({"float64": "float64-as-float32"}, "float32 inside", "jax 0.0")
+    subject = Subject("planted", "jax", lambda: None, {"float64": "float64"}, diverges=(less,))
+
+    def planted(case, status, diverges=()):
+        where = {"subject": "planted", "case": case, "dtype": "float64"}
+        return {**where, "status": status, "reason": "", "diverges": list(diverges)}
+
+    exact = [planted("a", "passed"), planted("b", "passed"), planted("c", "no_evidence")]
+    stopped = list(runner.overdue(exact, [subject]))
+    assert sorted(cell["case"] for cell in stopped) == ["a", "b", "c"]
+    assert [cell["reason"] for cell in stopped if cell["status"] == "failed"] == [
+        f"no longer diverges: {less.name}, in none of the cases"
+    ]
+    still = [*exact, planted("d", "diverges", [less.name])]
+    found = list(runner.overdue(still, [subject]))
+    assert sorted(cell["case"] for cell in found) == ["a", "b", "c", "d"]
+    assert "failed" not in {cell["status"] for cell in found}
+
+
 # ---- plug-ins: what a declaration may say
 
 
@@ -164,3 +184,16 @@ def test_an_address_that_leads_nowhere_says_so(tmp_path):
     ):
         with pytest.raises(error, match=text):
             find(address)
+
+
+def test_an_installed_package_may_bring_subjects(tmp_path, monkeypatch):
+    (tmp_path / "kernels.py").write_text("import torch\ndef attend(q, k, v): return torch.zeros_like(q)\n")
+    info = tmp_path / "kernels-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[parity.subjects]\nmine = kernels:attend\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plugin.installed() == {"mine": "kernels:attend"}
+    assert choose.subjects(["mine", "torch.sdpa"]) == ("kernels:attend", SUBJECTS["torch.sdpa"])
+    found = find("kernels:attend")
+    assert (found.framework, found.process) == ("torch", "kernels:attend")
