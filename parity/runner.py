@@ -17,7 +17,7 @@ from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.pool import Pool
 from parity.subjects import Subject, plugin
-from parity.worker import Answer, Given, Task, made, split
+from parity.worker import Answer, Given, Task, inputs_of, split
 
 STATUSES = ("passed", "diverges", "no_evidence", "unsupported", "failed", "error")
 BROKEN = ("failed", "error")
@@ -185,7 +185,7 @@ def record(subject: Subject, case: Case | BlockCase, dtype: str, device: str, st
 @lru_cache(maxsize=512)
 def truth_of(source: Given | tuple) -> tuple[inputs.Inputs, oracle.Oracle]:
     """The inputs of a task's source, and what the contract makes of them."""
-    given = made(source)
+    given = inputs_of(source)
     return given, oracle.attention(given.q, given.k, given.v, given.dout, **given.options)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from parity.inputs import Inputs, represent
 
 TOGETHER = (("q_segment_ids", "kv_segment_ids"), ("dropout_p", "dropout_seed", "dropout_mask"))
+OVER_PAIRS = ("mask", "bias", "dropout_mask")  # broadcast to (*batch, H, Tq, Tk)
 Step = tuple[str, Inputs]
 
 
@@ -53,29 +54,30 @@ def steps(made: Inputs, dtype: str) -> Iterator[Step]:
 
 
 def without_options(made: Inputs) -> Iterator[Step]:
-    for name in made.options:
-        group = next((names for names in TOGETHER if name in names), (name,))
+    groups = [next((names for names in TOGETHER if name in names), (name,)) for name in made.options]
+    for group in dict.fromkeys(groups):
         left = {n: x for n, x in made.options.items() if n not in group}
-        yield f"without {name}", replace(made, options=left)
+        yield f"without {group[0]}", replace(made, options=left)
     if made.layout != "contiguous":
         yield "contiguous", replace(made, layout="contiguous")
 
 
-# ---- axes
+# ---- axes: each cut to one, to a half, by one, from its beginning and from its end
 
 
 def with_shorter_axes(made: Inputs) -> Iterator[Step]:
-    """Each axis cut to one, to a half, by one: its beginning and its end."""
     for axis in range(made.q.ndim - 3):
         yield from ((f"batch axis {axis}", cut_batch(made, axis, part)) for part in parts(made.q.shape[axis]))
     if made.q.ndim > 2:
-        yield from ((f"kv heads {part}", cut_heads(made, part)) for part in parts(made.k.shape[-3]))
-        group = made.q.shape[-3] // max(made.k.shape[-3], 1)
-        yield from ((f"heads in a group {part}", cut_group(made, part)) for part in parts(group))
-    for name, size in (("q", made.q.shape[-2]), ("k", made.k.shape[-2])):
-        yield from ((f"{name} positions {part}", cut_positions(made, name, part)) for part in parts(size))
-    for name, size in (("d", made.q.shape[-1]), ("v", made.v.shape[-1])):
-        yield from ((f"{name} size {part}", cut_size(made, name, part)) for part in parts(size))
+        Hq, H = made.q.shape[-3], made.k.shape[-3]
+        yield from ((f"kv heads {part}", cut_heads(made, part, slice(None))) for part in parts(H))
+        yield from ((f"heads {part}", cut_heads(made, slice(None), part)) for part in parts(Hq // max(H, 1)))
+    yield from ((f"q positions {part}", cut_queries(made, part)) for part in parts(made.q.shape[-2]))
+    yield from ((f"k positions {part}", cut_keys(made, part)) for part in parts(made.k.shape[-2]))
+    for part in parts(made.q.shape[-1]):
+        yield f"d size {part}", replace(made, q=made.q[..., part], k=made.k[..., part])
+    for part in parts(made.v.shape[-1]):
+        yield f"v size {part}", replace(made, v=made.v[..., part], dout=made.dout[..., part])
 
 
 def parts(size: int) -> Iterator[slice]:
@@ -87,88 +89,53 @@ def parts(size: int) -> Iterator[slice]:
 
 
 def cut_batch(made: Inputs, axis: int, part: slice) -> Inputs:
-    rank = made.q.ndim
-    at = (slice(None),) * axis + (part,)
+    at, from_end = (slice(None),) * axis + (part,), axis - made.q.ndim
+    arrays = {name: getattr(made, name)[at] for name in ("q", "k", "v", "dout")}
 
-    def cut(x):  # q, k, v, dout
-        return x[at]
+    def cut(name, x):
+        return cut_axis(x, from_end, part) if name in OVER_PAIRS else x if name == "sinks" else x[at]
 
-    def cut_option(name, x):
-        if name in ("q_offset", "q_lengths", "kv_lengths", "q_segment_ids", "kv_segment_ids"):
-            return x[at]
-        return cut_axis(x, axis - rank, part) if name != "sinks" else x
-
-    return applied(made, cut, cut, cut, cut, cut_option)
+    return replace(made, **arrays, options=changed(made.options, cut))
 
 
-def cut_heads(made: Inputs, part: slice) -> Inputs:
-    group = made.q.shape[-3] // made.k.shape[-3]
-    wide = slice(part.start * group, part.stop * group)
+def cut_heads(made: Inputs, kv: slice, in_group: slice) -> Inputs:
+    """Some kv heads, and of the query heads that read each of them some."""
+    heads = np.arange(made.q.shape[-3]).reshape(made.k.shape[-3], -1)[kv, in_group].ravel()
 
-    def option(name, x):
-        if name == "sinks":
-            return x[wide]
-        return cut_axis(x, -3, wide) if over_pairs(name) else x
+    def cut(name, x):
+        return x[heads] if name == "sinks" else cut_axis(x, -3, heads) if name in OVER_PAIRS else x
 
-    q, k = (lambda x: x[..., wide, :, :]), (lambda x: x[..., part, :, :])
-    return applied(made, q, k, k, q, option)
-
-
-def cut_group(made: Inputs, part: slice) -> Inputs:
-    heads, group = made.k.shape[-3], made.q.shape[-3] // made.k.shape[-3]
-    kept = np.arange(heads * group).reshape(heads, group)[:, part].ravel()
-
-    def option(name, x):
-        if name == "sinks":
-            return x[kept]
-        return cut_axis(x, -3, kept) if over_pairs(name) else x
-
-    q = lambda x: x[..., kept, :, :]  # noqa: E731
-    return applied(made, q, same, same, q, option)
+    q, dout = made.q[..., heads, :, :], made.dout[..., heads, :, :]
+    k, v = made.k[..., kv, :, :], made.v[..., kv, :, :]
+    return replace(made, q=q, k=k, v=v, dout=dout, options=changed(made.options, cut))
 
 
-def cut_positions(made: Inputs, which: str, part: slice) -> Inputs:
-    """Of the queries or of the keys. Lengths beyond the new end end there."""
-    axis, own = (-2, "q_") if which == "q" else (-1, "kv_")
-    length = part.stop - part.start
-
-    def option(name, x):
-        if name == f"{own}segment_ids":
-            return x[..., part]
-        if name == f"{own}lengths":
-            return np.minimum(x, length) if isinstance(x, np.ndarray) else min(x, length)
-        return cut_axis(x, axis, part) if over_pairs(name) else x
-
-    cut = lambda x: x[..., part, :]  # noqa: E731
-    return (
-        applied(made, cut, same, same, cut, option)
-        if which == "q"
-        else applied(made, same, cut, cut, same, option)
-    )
+def cut_queries(made: Inputs, part: slice) -> Inputs:
+    options = cut_positions(made.options, -2, part, "q_lengths", "q_segment_ids")
+    return replace(made, q=made.q[..., part, :], dout=made.dout[..., part, :], options=options)
 
 
-def cut_size(made: Inputs, which: str, part: slice) -> Inputs:
-    cut = lambda x: x[..., part]  # noqa: E731
-    if which == "d":
-        return applied(made, cut, cut, same, same, lambda name, x: x)
-    return applied(made, same, same, cut, cut, lambda name, x: x)
+def cut_keys(made: Inputs, part: slice) -> Inputs:
+    options = cut_positions(made.options, -1, part, "kv_lengths", "kv_segment_ids")
+    return replace(made, k=made.k[..., part, :], v=made.v[..., part, :], options=options)
 
 
-def applied(made: Inputs, q, k, v, dout, option) -> Inputs:
-    options = {
-        n: option(n, x) if isinstance(x, np.ndarray) or n.endswith("lengths") else x
-        for n, x in made.options.items()
-    }
-    return replace(made, q=q(made.q), k=k(made.k), v=v(made.v), dout=dout(made.dout), options=options)
+def cut_positions(options: dict, axis: int, part: slice, lengths: str, ids: str) -> dict:
+    """The options for fewer positions. Lengths beyond the new end end there."""
+
+    def cut(name, x):
+        return x[..., part] if name == ids else cut_axis(x, axis, part) if name in OVER_PAIRS else x
+
+    cut_options = changed(options, cut)
+    if lengths in options:
+        shorter = np.minimum(options[lengths], part.stop - part.start)
+        cut_options[lengths] = shorter if isinstance(options[lengths], np.ndarray) else int(shorter)
+    return cut_options
 
 
-def same(x):
-    return x
-
-
-def over_pairs(name: str) -> bool:
-    """Whether an option broadcasts to (*batch, H, Tq, Tk)."""
-    return name in ("mask", "bias", "dropout_mask")
+def changed(options: dict, cut: Callable) -> dict:
+    """cut(name, array) of every array among the options."""
+    return {n: cut(n, x) if isinstance(x, np.ndarray) else x for n, x in options.items()}
 
 
 def cut_axis(x: np.ndarray, axis: int, part) -> np.ndarray:
@@ -182,24 +149,24 @@ def cut_axis(x: np.ndarray, axis: int, part) -> np.ndarray:
 
 
 def with_simpler_options(made: Inputs) -> Iterator[Step]:
-    """Arrays without broadcast axes that they do not need, numbers nearer to 0."""
     for name, x in made.options.items():
-        simpler: list = []
-        if isinstance(x, np.ndarray) and x.size and over_pairs(name):
-            simpler = [np.take(x, [0], axis) for axis in range(x.ndim) if x.shape[axis] > 1]
-        elif (
-            isinstance(x, np.ndarray)
-            and x.size
-            and (x == x.flat[0]).all()
-            and name.endswith(("offset", "lengths"))
-        ):
-            simpler = [int(x.flat[0])]
-        elif name == "window" and isinstance(x, tuple):
-            sides = [((0, None) if side else (None,) if side == 0 else ()) for side in x]  # None: no bound
-            simpler = [(side, x[1]) for side in sides[0]] + [(x[0], side) for side in sides[1]]
-        elif isinstance(x, int) and not isinstance(x, bool) and abs(x) > 1:
-            simpler = [x // abs(x), x - x // abs(x)]
-        yield from ((f"{name} simpler", replace(made, options={**made.options, name: y})) for y in simpler)
+        for y in simpler(name, x):
+            yield f"{name} simpler", replace(made, options={**made.options, name: y})
+
+
+def simpler(name: str, x) -> list:
+    """Simpler values of an option: over fewer axes, one number for equal ones, a number nearer to 0."""
+    if isinstance(x, np.ndarray) and x.size:
+        if name in OVER_PAIRS:
+            return [np.take(x, [0], axis) for axis in range(x.ndim) if x.shape[axis] > 1]
+        alike = name.endswith(("offset", "lengths")) and (x == x.flat[0]).all()
+        return [int(x.flat[0])] if alike else []
+    if name == "window" and isinstance(x, tuple):
+        sides = [((0, None) if side else (None,) if side == 0 else ()) for side in x]  # None: no bound
+        return [(side, x[1]) for side in sides[0]] + [(x[0], side) for side in sides[1]]
+    if isinstance(x, int) and not isinstance(x, bool) and abs(x) > 1:
+        return [x // abs(x), x - x // abs(x)]
+    return []
 
 
 def with_rounder_values(made: Inputs, dtype: str) -> Iterator[Step]:

@@ -26,9 +26,7 @@ QUICK_COMPILE = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-
-
-LOADED: dict[str, Callable] = {}
+LOADED: dict[str, Callable] = {}  # a subject's name -> its function
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +54,7 @@ class Task:
 
     @property
     def source(self):
-        """What `made` makes the inputs from."""
+        """What inputs_of makes the inputs from."""
         return self.given or (self.case, self.dtype, self.seed)
 
 
@@ -98,7 +96,7 @@ def answer(run: Callable, task: Task, find: Callable[[str], Subject]) -> Answer:
             where = task.dtype, task.device, task.seed, compiler_options(task)
             tensors, dtypes = blocks.run(found.framework, found.block, task.case, *where), {}
         else:
-            tensors, dtypes = run(task, found, made(task.source))
+            tensors, dtypes = run(task, found, inputs_of(task.source))
         return Answer(tensors, dtypes, time.perf_counter() - start)
     except Exception as problem:
         return Answer({}, {}, time.perf_counter() - start, explain(problem))
@@ -112,7 +110,7 @@ def explain(problem: Exception) -> str:
 
 
 @lru_cache(maxsize=2)
-def made(source: Given | tuple) -> inputs.Inputs:
+def inputs_of(source: Given | tuple) -> inputs.Inputs:
     """The inputs of a task's source."""
     return source.inputs if isinstance(source, Given) else inputs.make(*source)
 
@@ -133,9 +131,8 @@ def split(made: inputs.Inputs, constants: tuple[str, ...]) -> tuple[dict, dict]:
 
 def plain(tensors: dict) -> tuple[dict, dict]:
     """NumPy arrays of any dtype as float64, and the names of their dtypes."""
-    return {n: x.astype(np.float64) for n, x in tensors.items()}, {
-        n: x.dtype.name for n, x in tensors.items()
-    }
+    dtypes = {n: x.dtype.name for n, x in tensors.items()}
+    return {n: x.astype(np.float64) for n, x in tensors.items()}, dtypes
 
 
 # ---- torch
@@ -145,14 +142,13 @@ def run_torch(task: Task, subject: Subject, made: inputs.Inputs):
     import torch
 
     dtype = getattr(torch, task.dtype)
-
     strided, _ = inputs.LAYOUTS[made.layout]
 
     def native(x, name=""):
         if not isinstance(x, np.ndarray):
             return x
-        made_here = torch.from_numpy(np.array(x)).to(task.device, dtype if x.dtype == np.float64 else None)
-        return laid_out(made_here, made.layout) if name in strided.split() else made_here
+        tensor = torch.from_numpy(np.array(x)).to(task.device, dtype if x.dtype == np.float64 else None)
+        return laid_out(tensor, made.layout) if name in strided.split() else tensor
 
     leaves, others = split(made, subject.constants)
     leaves = {n: native(x, n).requires_grad_(task.backward) for n, x in leaves.items()}
@@ -198,7 +194,7 @@ def run_jax(task: Task, subject: Subject, made: inputs.Inputs):
     leaves = {n: native(x) for n, x in leaves.items()}
     arrays = {n: native(x) for n, x in others.items() if isinstance(x, np.ndarray)}
     static = {n: x for n, x in others.items() if n not in arrays}
-    key = (task.subject, repr(static), task.backward, task.quick_compile)
+    key = (task.subject, repr(static), task.backward, task.device, task.quick_compile)
     if key not in JITTED:
         call = vjp(function_of(subject), subject.exposes_lse, static, task.backward)
         JITTED[key] = jax.jit(call, compiler_options=compiler_options(task))
