@@ -11,7 +11,17 @@ import typer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 RESULTS = Path(__file__).parent / "results"
-WIDTH = 150  # of the tables in a file or a pipe
+WIDTH = 150  # of tables in a file or a pipe
+
+
+def terminal():
+    """A console; of a width of its own where nobody looks at it."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
 
 
 @app.command()
@@ -29,8 +39,6 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Folder; default: benchmarks/results/<date-kind>.")] = None,
 ):
     """Check, weigh and time; print the tables; write JSON, Markdown, HTML and plots."""
-    from rich.console import Console
-
     from benchmarks import cells, contenders, report, timing
     from parity import devices
 
@@ -52,9 +60,7 @@ def run(
         record = timing.measure(name, plan, names, device, threads or devices.cores(), seed, seconds)
     except timing.NoDevice as error:
         raise typer.BadParameter(f"device {device}: {error}") from error
-    console = Console()
-    if not console.is_terminal:
-        console.width = WIDTH
+    console = terminal()
     report.to_terminal(record, console)
     written = report.write(record, out or RESULTS / name)
     console.print(
@@ -66,16 +72,14 @@ def run(
 @app.command()
 def compare(a: Path, b: Path):
     """Set two runs side by side: folders or record.json files. Exit code 1 if one of them holds a failure."""
-    from rich.console import Console
-
     from benchmarks import comparison, report
 
     try:
         records = [report.read(path) for path in (a, b)]
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
-    for table in comparison.tables(*records):
-        Console().print(report.rich_table(table), "")
+    for table in filter(lambda table: table.rows, comparison.tables(*records)):
+        terminal().print(report.rich_table(table), "")
     raise typer.Exit(1 if any(map(report.problems, records)) else 0)
 
 

@@ -16,8 +16,15 @@ COUNTED = re.compile(r" (dot|while|fusion)\(")
 
 
 def start(device: str, threads: int) -> dict:
-    """Set precision; what was set, as jax reports it. Threads come from the environment of the process."""
+    """Set device and precision; what was set, as jax reports it. ValueError without such a device.
+
+    Threads come from the environment of the process.
+    """
     jax.config.update("jax_platforms", device)
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"jax finds no {device}") from error
     jax.config.update("jax_default_matmul_precision", "highest")
     jax.config.update("jax_enable_compilation_cache", False)
     jax.block_until_ready(jnp.ones((64, 64)) @ jnp.ones((64, 64)))  # makes the backend and its threads

@@ -105,7 +105,8 @@ def serve(pipe, framework: str, device: str, threads: int):
             bench = bench or Bench(framework, device, threads)
             answer = (True, getattr(bench, name)(*args))
         except Exception as error:  # whatever a contender raises is a finding, to be shown in the report
-            answer = (False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            answer = (False, kind + " ".join(str(error).split())[:200])
         pipe.send(answer)
 
 
