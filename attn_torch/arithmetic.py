@@ -65,7 +65,7 @@ def einsum(equation, x, y, precision=None):
       in the backward.
     No index may be repeated within an operand or summed within one alone. Returns (...) in x's dtype.
     """
-    if x.dtype != torch.float32 or _in_force(x.device.type, MODES[precision]):
+    if not switched(x, precision):
         return torch.einsum(equation, x, y)
     if torch.compiler.is_compiling():
         raise RuntimeError(
@@ -73,6 +73,11 @@ def einsum(equation, x, y, precision=None):
             "cannot switch: call torch.set_float32_matmul_precision, or ask for less by name"
         )
     return _Einsum.apply(equation, x, y, precision)
+
+
+def switched(x, precision):
+    """Whether products of x in this precision need torch's global switch turned."""
+    return x.dtype == torch.float32 and not _in_force(x.device.type, MODES[precision])
 
 
 def _switch(device):

@@ -25,6 +25,7 @@ class Dropout(NamedTuple):
     mask: Tensor | None = None  # (B, H, G, Tq, Tk) bool, any axis possibly 1, True = keep
     i0: int | Tensor = 0
     j0: int | Tensor = 0
+    stream: Tensor | None = None  # (B, H, G, 1, 1) batch * query heads + head; None: all of both are here
 
 
 def keep(dropout, shape, like):
@@ -32,7 +33,7 @@ def keep(dropout, shape, like):
     if dropout.mask is not None:
         return dropout.mask
     B, H, G, n_q, n_k = shape
-    stream = iota(B * H * G, like).reshape(B, H, G, 1, 1)  # batch * query heads + head
+    stream = iota(B * H * G, like).reshape(B, H, G, 1, 1) if dropout.stream is None else dropout.stream
     i = (iota(n_q, like) + dropout.i0)[None, None, None, :, None]
     j = (iota(n_k, like) + dropout.j0)[None, None, None, None, :]
     words = (word(dropout.seed, like), word(stream, like)), (word(i, like), word(j, like))

@@ -15,7 +15,7 @@ SHAPES = {"q": (1, 2, 3, 2), "k": (1, 1, 4, 2), "v": (1, 1, 4, 3), "bias": (3, 4
 ARRAYS = {name: RNG.standard_normal(shape) for name, shape in SHAPES.items()}
 MASK = np.array([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]], bool)  # the second query sees nothing
 OPTIONS = {"causal": True, "q_offset": 1, "softcap": 3.0, "dropout_p": 0.2, "dropout_seed": 1}
-IMPLEMENTATIONS = ["reference"]
+IMPLEMENTATIONS = ["blockwise", "reference"]
 implementations = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 

@@ -26,7 +26,9 @@ GRADES = {
     "dialects.py": "twin",
     "dropout.py": "outline",
     "implementations/__init__.py": "twin",
+    "implementations/blockwise.py": "outline",
     "implementations/reference.py": "line",
+    "implementations/tiles.py": "outline",
     "layers.py": "outline",
     "mlp.py": "outline",
     "multihead.py": "outline",
@@ -37,7 +39,10 @@ GRADES = {
     "visibility.py": "line",
 }
 
-ONE_SIDED: dict[str, str] = {}  # path with its package -> why the other has none
+ONE_SIDED: dict[str, str] = {  # path with its package -> why the other has none
+    "attn_torch/implementations/autograd.py": "torch takes hand-written derivatives as autograd Functions",
+    "attn_jax/implementations/linear.py": "JAX takes a hand-written transpose as a primitive's rule",
+}
 
 VOCABULARY = {  # of attn_torch -> of attn_jax, whole words; at most ten
     "PyTorch": "JAX",
@@ -55,6 +60,14 @@ RNGS = "flax draws a module's parameters from rngs, torch from its global genera
 
 # File -> (text of attn_torch after the vocabulary, text of attn_jax, why they part).
 EXEMPT = {
+    "arithmetic.py": (
+        (
+            "switched(x, precision)\n"
+            "Whether products of x in this precision need jnp's global switch turned.",
+            "",
+            "jax takes the precision with each product",
+        ),
+    ),
     "attention.py": (
         (
             "        kv_segment_ids=None if kv_segment_ids is None else "
@@ -91,6 +104,13 @@ EXEMPT = {
             "torch's own LayerNorm has this constructor",
         ),
         ("linear_layer(shapes, name)", "linear_layer(shapes, name, rngs)", RNGS),
+    ),
+    "implementations/tiles.py": (
+        (
+            "",
+            "cut(x, axis, start, size)\nx[start : start + size] along axis.",
+            "a torch Tensor does this with narrow",
+        ),
     ),
     "mlp.py": (
         (

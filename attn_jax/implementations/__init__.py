@@ -1,8 +1,8 @@
 """The ways to compute attention that are there, and which one a call gets."""
 
-from . import reference
+from . import blockwise, reference
 
-IMPLEMENTATIONS = {"reference": reference.attention}
+IMPLEMENTATIONS = {"blockwise": blockwise.attention, "reference": reference.attention}
 
 
 def choose(implementation, return_weights):

@@ -1,0 +1,386 @@
+"""Attention in tiles of queries against keys: no array of size (Tq, Tk) ever exists.
+
+A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
+sums that belong to it; backward, the tile is made again from q, k and lse. Keys out of the reach of a tile's
+queries are not touched. Scores are in units of log 2, because exp2 is the faster exponential.
+
+First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
+are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
+
+Axes: B batch, H kv heads, G query heads per kv head, q and k positions, d head size, v the values' head size;
+of a tile, n = B H of its heads and r = G q of its rows.
+Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, algorithms 1 and 2.
+"""
+
+import os
+from functools import partial
+from math import gcd, inf, log
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import dropout as dropping
+from .. import visibility
+from ..arithmetic import INDEX, accumulator, einsum, iota, stop_gradient, take
+from ..dropout import Dropout
+from ..visibility import Sight, visible
+from .linear import Linear, linear
+from .tiles import Plan, Rules, cut, in_reach, joined, part_of_bias, reach, rows_of, seeing, split, tile_of
+
+LOG2E = 1 / log(2)
+_WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by side
+
+
+def attention(
+    q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None, tiles=None
+):
+    """softmax(cap(q k^T * scale) + bias) v over the keys that each query sees.
+
+    q (B, H, G, Tq, D); k (B, H, Tk, D); v (B, H, Tk, Dv); bias (B, H, G, Tq, Tk), any axis possibly 1; sinks
+    (H, G). tiles: another choice than that of tile_sizes.
+    Returns out (B, H, G, Tq, Dv) in q's dtype and lse (B, H, G, Tq) in the accumulator's. A query that sees
+    nothing: out 0, lse -inf, or its sink.
+    """
+    B, H, G, Tq, _ = q.shape
+    j0, Tk = in_reach(sight, Tq, k.shape[-2])
+    k, v, bias = take(k, -2, j0, Tk), take(v, -2, j0, Tk), None if bias is None else take(bias, -1, j0, Tk)
+    sight = visibility.tile(sight, 0, Tq, j0, Tk)
+    if dropout is not None:
+        dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
+        seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Array) else dropout.seed
+        dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
+    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk)
+    tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
+    whole = _padded(q, k, v, bias, sight, dropout, -Tq % tiles[2], -Tk % tiles[3])
+    plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:]))
+    function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
+    out, lse = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
+    if sinks is not None:
+        out, lse = with_sinks(out, lse, sinks)
+    return out.astype(q.dtype), lse
+
+
+def tile_sizes(B, H, G, Tq, Tk):
+    """(rows of the batch, kv heads, queries, keys) of a tile."""
+    if B * H * G * Tq * Tk <= 2**18 or G * Tq <= 16:
+        return max(B, 1), max(H, 1), max(Tq, 1), Tk
+    n_q = _share(Tq, max(1, 128 // G))
+    return 1, 1, n_q, _share(Tk, 128)
+
+
+def _share(n, most):
+    parts = -(-n // most)
+    share = -(-n // parts)
+    return share if parts == 1 else min(most, -(-share // 8) * 8)
+
+
+def with_sinks(out, lse, sinks):
+    """Give each softmax one more logit, which has no value: out shrinks and lse grows."""
+    sinks = sinks.astype(lse.dtype)[None, :, :, None]
+    sees = lse > -inf
+    keys = jnp.where(sees, lse, 0.0)
+    out = jnp.where(sees[..., None], out * jax.nn.sigmoid(keys - sinks)[..., None], 0.0)
+    return out, jnp.where(sees, jnp.logaddexp(keys, sinks), sinks)
+
+
+def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
+    """Add a tile's keys to (largest score, sum of weights, sum of weighted values) of its queries."""
+    scores, _ = _scores(plan, q, k, bias, hidden)
+    top = jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))  # (N, R, 1), never -inf
+    weights = jnp.exp2(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    values = einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision)
+    shrink = jnp.exp2(carry[0] - top)
+    return top, total + carry[1] * shrink, values + carry[2] * shrink
+
+
+def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
+    """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = jnp.exp2(scores - lse)
+    dv = sums[2] + einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision)
+    dweights = _dropped(plan, einsum("nrv,nkv->nrk", dout, v, plan.precision), kept)
+    dbias = (dweights - delta) * weights
+    dscores = dbias if slope is None else dbias * slope
+    dq = sums[0] + einsum("nrk,nkd->nrd", dscores, k, plan.precision)
+    dk = sums[1] + einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision)
+    return (dq, dk, dv), dbias
+
+
+def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dq, dk, dv, dbias):
+    """Add a tile to the tangents of out, but for the part of lse's in it, and of lse."""
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = jnp.exp2(scores - lse)
+    dscores = einsum("nrd,nkd->nrk", dq, k, plan.precision)
+    dscores = dscores + einsum("nrd,nkd->nrk", q, dk, plan.precision)
+    dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
+    dweights = (dscores if dbias is None else dscores + dbias) * weights
+    dout = sums[0] + einsum("nrk,nkv->nrv", _dropped(plan, dweights, kept), v, plan.precision)
+    dout = dout + einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), dv, plan.precision)
+    return dout, sums[1] + dweights.sum(-1, keepdims=True)
+
+
+def _scores(plan, q, k, bias, hidden):
+    """The scores in units of log 2, and the derivative of the cap. q carries scale / _unit(plan)."""
+    scores, slope = einsum("nrd,nkd->nrk", q, k, plan.precision), None
+    if plan.softcap is not None:
+        capped = jnp.tanh(scores)
+        scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
+    if bias is not None:
+        scores = scores + bias * LOG2E
+    if hidden is not None:
+        scores = jnp.where(hidden, -inf, scores)
+    return scores, slope
+
+
+def _unit(plan):
+    """What the product of q and k, as a tile computes it, has to be multiplied by to be q k^T * scale."""
+    return 1 / LOG2E if plan.softcap is None else plan.softcap
+
+
+def _dropped(plan, weights, kept):
+    return weights if kept is None else jnp.where(kept, weights / (1 - plan.dropout.p), 0.0)
+
+
+def dense(plan, q, k, v, bias, *arrays):
+    """out and lse as attend gives them, in one tile and in operations that have all derivatives."""
+    dtype = accumulator(q.dtype)
+    sight, dropout = joined(plan, arrays)
+    q, k, v = (x.astype(dtype) for x in (q, k, v))
+    seen = visible(sight, q.shape[-2], k.shape[-2], q)
+    if bias is not None:
+        bias = bias.astype(dtype)
+        seen = bias > -inf if seen is None else seen & (bias > -inf)
+    if seen is not None:
+        q = jnp.where(seen.any(-1)[..., None], q, 0.0)
+        k, v = (jnp.where(seen.any(-2).any(-2)[..., None], x, 0.0) for x in (k, v))
+    scores = einsum("bhgqd,bhkd->bhgqk", q, k, plan.precision) * plan.scale
+    if plan.softcap is not None:
+        scores = plan.softcap * jnp.tanh(scores / plan.softcap)
+    if bias is not None:
+        scores = scores + bias
+    if seen is not None:
+        scores = jnp.where(seen, scores, -inf)
+    top = stop_gradient(jnp.maximum(jnp.max(scores, -1, keepdims=True), jnp.finfo(dtype).min))
+    weights = jnp.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    sees = total > 0
+    total = jnp.where(sees, total, 1.0)
+    kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
+    out = einsum("bhgqk,bhkv->bhgqv", _dropped(plan, weights / total, kept), v, plan.precision)
+    out, lse = jnp.where(sees, out, 0.0), jnp.where(sees, top + jnp.log(total), -inf)
+    return out, lse[..., 0]
+
+
+# The tiles of a call, in loops: some heads, then some queries, then some keys.
+
+
+@partial(jax.jit, static_argnums=0)
+def attend(plan, q, k, v, bias, *arrays):
+    """out (B, H, G, Tq, Dv) and lse (B, H, G, Tq), in the accumulator's dtype, without sinks."""
+    dtype = accumulator(q.dtype)
+
+    def heads(whole, biases, rules):
+        q_, k_, v_ = whole
+
+        def queries(i0):
+            rows = rows_of(q_, i0, plan.tiles[2]).astype(dtype) * (plan.scale / _unit(plan))
+
+            def keys(j0, carry):
+                (keys_, values), *tile = tile_of(_corner(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+                return forward_tile(plan, carry, rows, keys_, values, *tile)
+
+            zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
+            carry = zero + jnp.finfo(dtype).min, zero, zeros
+            top, total, values = _over_keys(plan, rules.sight, i0, k_, keys, carry)
+            return values / jnp.maximum(total, 1), (top + jnp.log2(total)) / LOG2E  # total is 0 or at least 1
+
+        return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
+
+    out, lse = _over_heads(plan, heads, (q, k, v), (bias,), arrays)
+    return out, lse[..., 0]
+
+
+@partial(jax.jit, static_argnums=0)
+def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
+    """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
+    dtype = accumulator(q.dtype)
+
+    def heads(whole, biases, rules):
+        q_, k_, v_, out_, lse_, do, dl = whole
+
+        def queries(sums, i0):
+            base, rows, do_, dl_ = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (lse_, q_, do, dl)))
+            delta = (do_ * rows_of(out_, i0, plan.tiles[2])).sum(-1, keepdims=True) - dl_
+            rows = rows.astype(dtype) * (plan.scale / _unit(plan))
+
+            def keys(j0, sums):
+                (keys_, values), *tile = tile_of(_corner(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+                dq, dk, dv, *db = sums
+                part = dq, cut(dk, 2, j0, plan.tiles[3]), cut(dv, 2, j0, plan.tiles[3])
+                (dq, *part), dscores = backward_tile(
+                    plan, part, rows, keys_, values, *tile, base * LOG2E, do_, delta
+                )
+                dk, dv = (_pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
+                dscores = dscores.reshape(*rules.heads, -1, *plan.tiles[2:])
+                return dq, dk, dv, *(_added(x, dscores, 0, 0, 0, i0, j0) for x in db)
+
+            dq, *sums = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(rows), *sums))
+            return sums, dq * plan.scale
+
+        sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
+        sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
+        (dk, dv, *db), dq = lax.scan(queries, sums, _starts(plan, q_))
+        grads = _together(dq, q_.shape), (dk * _unit(plan)).mT, dv.mT
+        return *(x.astype(q.dtype) for x in grads), *db
+
+    shared = [] if bias is None else [jnp.zeros(bias.shape, dtype)]
+    whole = q, k, v, out, lse[..., None], dout, dlse[..., None]
+    dq, dk, dv, *dbias = _over_heads(plan, heads, whole, (bias,), arrays, shared)
+    return dq, dk, dv, *(x.astype(bias.dtype) for x in dbias)
+
+
+@partial(jax.jit, static_argnums=0)
+def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
+    """The tangents of out and lse."""
+    factor = plan.scale / _unit(plan)
+
+    def heads(whole, biases, rules):
+        q_, k_, v_, out_, lse_, dq_, dk_, dv_ = whole
+
+        def queries(i0):
+            base, rows, drows = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (lse_, q_, dq_)))
+            rows, drows = rows.astype(out.dtype) * factor, drows.astype(out.dtype) * factor
+
+            def keys(j0, sums):
+                (keys_, values, dkeys, dvalues), *tile = tile_of(
+                    _corner(plan, i0, j0), (k_, v_, dk_, dv_), biases[0], rules, rows
+                )
+                moves = drows, dkeys, dvalues, part_of_bias(biases[1], _corner(plan, i0, j0), rules, rows)
+                return tangent_tile(plan, sums, rows, keys_, values, *tile, base * LOG2E, *moves)
+
+            o = rows_of(out_, i0, plan.tiles[2])
+            do, dl = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
+            return do - dl * o, dl
+
+        return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
+
+    dout, dlse = _over_heads(plan, heads, (q, k, v, out, lse[..., None], dq, dk, dv), (bias, dbias), arrays)
+    return dout, dlse[..., 0]
+
+
+def _over_heads(plan, f, whole, biases, arrays, shared=()):
+    """f of what belongs to the heads of one tile, as (N, ...) but for the biases; for all heads.
+
+    f returns arrays (N, ...), which are put together to (B, H, ...), and some like `shared`, which are added.
+    """
+    sight, dropout = joined(plan, arrays)
+    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
+    n = (B // n_b) * (H // n_h)
+    workers = max(w for w in range(1, _WORKERS + 1) if n % w == 0)
+
+    def some(sums, first):
+        results = []
+        for at in (first + w for w in range(workers)):  # at the same time, for all that XLA knows
+            b, h = at // (H // n_h) * n_b, at % (H // n_h) * n_h
+
+            def part(x, b=b, h=h):
+                if not isinstance(x, Array):
+                    return x
+                x = cut(x, 0, b, n_b) if x.shape[0] > 1 else x
+                return cut(x, 1, h, n_h) if x.ndim > 3 and x.shape[1] > 1 else x
+
+            rules = Rules((n_b, n_h), Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
+            flat = [part(x).reshape(n_b * n_h, *x.shape[2:]) for x in whole]
+            result = f(flat, [part(x) for x in biases], rules)
+            own, common = result[: len(result) - len(sums)], result[len(result) - len(sums) :]
+            sums = [_added(x, y, b, h, 0, 0, 0) for x, y in zip(sums, common, strict=True)]
+            results.append(own)
+        return sums, jax.tree.map(lambda *x: jnp.stack(x), *results)
+
+    if n == 1:
+        sums, results = some(list(shared), 0)
+    else:
+        sums, results = lax.scan(some, list(shared), jnp.arange(0, n, workers, dtype=INDEX))
+    blocks = (x.reshape(B // n_b, H // n_h, n_b, n_h, *x.shape[2 + (n > 1) :]) for x in results)
+    return [x.swapaxes(1, 2).reshape(B, H, *x.shape[4:]) for x in blocks] + sums
+
+
+def _corner(plan, i0, j0):
+    return i0, plan.tiles[2], j0, plan.tiles[3]
+
+
+def _starts(plan, q):
+    return jnp.arange(0, q.shape[2], plan.tiles[2], dtype=INDEX)
+
+
+def _over_keys(plan, sight, i0, k, f, carry):
+    """f(first key, carry) over the tiles of keys in reach of the queries from i0 on."""
+    n = plan.tiles[3]
+    j0, j1 = reach(sight, i0, plan.tiles[2], k.shape[1])
+    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f(t * n, carry), carry)
+
+
+def _padded(q, k, v, bias, sight, dropout, n_q, n_k):
+    """A call with n_q more queries, which see nothing, and n_k more keys, which nothing sees."""
+    if not n_q and not n_k:
+        return q, k, v, bias, sight, dropout
+    Tq, Tk = q.shape[3], k.shape[2]
+
+    def pad(x, **axes):
+        if not isinstance(x, Array):
+            return x
+        ends = {axis: n for axis, n in axes.items() if x.shape[int(axis[1:])] > 1}
+        return jnp.pad(x, [(0, ends.get(f"_{axis}", 0)) for axis in range(x.ndim)])
+
+    def length(x, n, more):
+        return x if not more else n if x is None else min(x, n) if isinstance(x, int) else jnp.minimum(x, n)
+
+    sight = sight._replace(
+        q_lengths=length(sight.q_lengths, Tq, n_q),
+        kv_lengths=length(sight.kv_lengths, Tk, n_k),
+        q_segment_ids=pad(sight.q_segment_ids, _1=n_q),
+        kv_segment_ids=pad(sight.kv_segment_ids, _1=n_k),
+        mask=pad(sight.mask, _3=n_q, _4=n_k),
+    )
+    dropout = dropout and dropout._replace(mask=pad(dropout.mask, _3=n_q, _4=n_k))
+    return pad(q, _3=n_q), pad(k, _2=n_k), pad(v, _2=n_k), pad(bias, _3=n_q, _4=n_k), sight, dropout
+
+
+def _together(x, shape):
+    """(tiles, N, R, d), from queries of `shape`, as (N, G, Tq, d)."""
+    N, G, Tq, _ = shape
+    x = x.reshape(x.shape[0], N, G, x.shape[2] // G, x.shape[3])
+    return jnp.moveaxis(x, 0, 2).reshape(N, G, Tq, x.shape[4])
+
+
+def _pasted(x, y, axis, start):
+    return y if x.shape == y.shape else lax.dynamic_update_slice_in_dim(x, y, start, axis)
+
+
+def _added(x, y, *corner):
+    """x with y added from the corner on, summed along the axes of which x has but one."""
+    one = tuple(axis for axis in range(x.ndim) if x.shape[axis] == 1)
+    corner = [jnp.asarray(0 if axis in one else start, INDEX) for axis, start in enumerate(corner)]
+    y = y.sum(one, keepdims=True)
+    return lax.dynamic_update_slice(x, lax.dynamic_slice(x, corner, y.shape) + y, corner)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _attend(plan, q, k, v, bias, *arrays):
+    return attend(plan, q, k, v, bias, *arrays)
+
+
+@_attend.defjvp
+def _(plan, primals, tangents):
+    q, k, v, bias, *arrays = primals
+    out, lse = _attend(plan, *primals)
+    constants = (q, k, v, bias, out, lse), arrays
+    f = Linear(
+        lambda c, x: tangent(plan, *c[0], *x, *c[1]),
+        lambda c, y: backward(plan, *c[0], *y, *c[1]),
+        lambda c, x: jax.jvp(lambda *at: dense(plan, *at, *c[1]), c[0][:4], x)[1],
+        lambda c, y: jax.vjp(lambda *at: dense(plan, *at, *c[1]), *c[0][:4])[1](y),
+    )
+    return (out, lse), linear(f, constants, tuple(tangents[:4]))

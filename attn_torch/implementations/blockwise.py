@@ -1,0 +1,377 @@
+"""Attention in tiles of queries against keys: no array of size (Tq, Tk) ever exists.
+
+A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
+sums that belong to it; backward, the tile is made again from q, k and lse. Keys out of the reach of a tile's
+queries are not touched. Scores are in units of log 2, because exp2 is the faster exponential.
+
+First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
+are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
+
+Axes: B batch, H kv heads, G query heads per kv head, q and k positions, d head size, v the values' head size;
+of a tile, n = B H of its heads and r = G q of its rows.
+Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, algorithms 1 and 2.
+"""
+
+from functools import partial
+from itertools import product
+from math import inf, log
+
+import torch
+from torch import Tensor
+
+from .. import dropout as dropping
+from .. import visibility
+from ..arithmetic import accumulator, einsum, iota, stop_gradient, switched, take
+from ..dropout import Dropout
+from ..schedule import key_range
+from ..visibility import Sight, visible
+from .autograd import Linear, folded, of_floats
+from .tiles import Plan, Rules, by_row, in_reach, joined, part_of_bias, reach, rows_of, seeing, split, tile_of
+
+LOG2E = 1 / log(2)
+_DIRECT = "direct"  # the precision of products for which no switch has to be turned
+
+
+def attention(
+    q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None, tiles=None
+):
+    """softmax(cap(q k^T * scale) + bias) v over the keys that each query sees.
+
+    q (B, H, G, Tq, D); k (B, H, Tk, D); v (B, H, Tk, Dv); bias (B, H, G, Tq, Tk), any axis possibly 1; sinks
+    (H, G). tiles: another choice than that of tile_sizes.
+    Returns out (B, H, G, Tq, Dv) in q's dtype and lse (B, H, G, Tq) in the accumulator's. A query that sees
+    nothing: out 0, lse -inf, or its sink.
+    """
+    B, H, G, Tq, _ = q.shape
+    j0, Tk = in_reach(sight, Tq, k.shape[-2])
+    k, v, bias = take(k, -2, j0, Tk), take(v, -2, j0, Tk), None if bias is None else take(bias, -1, j0, Tk)
+    sight = visibility.tile(sight, 0, Tq, j0, Tk)
+    if dropout is not None:
+        dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
+        seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Tensor) else dropout.seed
+        dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
+    tiles = tiles or tile_sizes(B, H, G, Tq, Tk)
+    plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
+    function = _Attend if torch.compiler.is_compiling() else _AttendBothWays
+    out, lse = function.apply(plan, q, k, v, bias, *arrays)
+    if sinks is not None:
+        out, lse = with_sinks(out, lse, sinks)
+    return out.to(q.dtype), lse
+
+
+def tile_sizes(B, H, G, Tq, Tk):
+    """(rows of the batch, kv heads, queries, keys) of a tile."""
+    n_q = max(1, min(Tq, 128 // max(G, 1)))
+    n_k = min(Tk, 1024)
+    heads = max(1, 2**19 // (max(G, 1) * n_q * n_k))
+    return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
+
+
+def with_sinks(out, lse, sinks):
+    """Give each softmax one more logit, which has no value: out shrinks and lse grows."""
+    sinks = sinks.to(lse.dtype)[None, :, :, None]
+    sees = lse > -inf
+    keys = torch.where(sees, lse, 0.0)
+    out = torch.where(sees[..., None], out * torch.sigmoid(keys - sinks)[..., None], 0.0)
+    return out, torch.where(sees, torch.logaddexp(keys, sinks), sinks)
+
+
+def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
+    """Add a tile's keys to (largest score, sum of weights, sum of weighted values) of its queries."""
+    scores, _ = _scores(plan, q, k, bias, hidden)
+    top = torch.amax(scores, -1, keepdim=True)  # (N, R, 1)
+    if hidden:
+        top = top.clamp_(min=torch.finfo(top.dtype).min)  # for -inf less -inf is NaN
+    if carry is not None:
+        top = torch.maximum(carry[0], top)
+    weights = scores.sub_(top).exp2_()
+    total = weights.sum(-1, keepdim=True)
+    values = _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision)
+    if carry is not None:
+        shrink = torch.exp2(carry[0] - top)
+        total, values = total.add_(carry[1] * shrink), values.add_(carry[2] * shrink)
+    return top, total, values
+
+
+def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
+    """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = scores.sub_(lse).exp2_()
+    dv = _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
+    dweights = _dropped(plan, _einsum("nrv,nkv->nrk", dout, v, plan.precision), kept)
+    dbias = dweights.sub_(delta).mul_(weights)
+    dscores = dbias if slope is None else dbias * slope
+    dq = _einsum("nrk,nkd->nrd", dscores, k, plan.precision, sums[0])
+    dk = _einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision, sums[1])
+    return (dq, dk, dv), dbias
+
+
+def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dq, dk, dv, dbias):
+    """Add a tile to the tangents of out, but for the part of lse's in it, and of lse."""
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = scores.sub_(lse).exp2_()
+    dscores = _einsum("nrd,nkd->nrk", dq, k, plan.precision)
+    dscores = _einsum("nrd,nkd->nrk", q, dk, plan.precision, dscores)
+    dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
+    dweights = (dscores if dbias is None else dscores + dbias) * weights
+    dout = _einsum("nrk,nkv->nrv", _dropped(plan, dweights, kept), v, plan.precision, sums[0])
+    dout = _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), dv, plan.precision, dout)
+    return dout, sums[1] + dweights.sum(-1, keepdim=True)
+
+
+def _scores(plan, q, k, bias, hidden):
+    """The scores in units of log 2, and the derivative of the cap. q carries scale / _unit(plan)."""
+    scores, slope = _einsum("nrd,nkd->nrk", q, k, plan.precision), None
+    if plan.softcap is not None:
+        capped = torch.tanh(scores)
+        scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
+    if bias is not None:
+        scores += bias * LOG2E
+    for j, columns in hidden:
+        scores.narrow(-1, j, columns.shape[-1]).masked_fill_(columns, -inf)
+    return scores, slope
+
+
+def _einsum(equation, x, y, precision, onto=None):
+    """einsum of one product of matrices for each n, added to `onto` in place; bmm has the least overhead."""
+    if precision != _DIRECT:
+        z = einsum(equation, x, y, precision)
+        return z if onto is None else onto.add_(z)
+    y = y.mT if equation[2] == equation[6] else y  # the last axis of both
+    return torch.bmm(x, y) if onto is None else onto.baddbmm_(x, y)
+
+
+def _direct(plan, x):
+    return plan if switched(x.to(accumulator(x.dtype)), plan.precision) else plan._replace(precision=_DIRECT)
+
+
+def _unit(plan):
+    """What the product of q and k, as a tile computes it, has to be multiplied by to be q k^T * scale."""
+    return 1 / LOG2E if plan.softcap is None else plan.softcap
+
+
+def _dropped(plan, weights, kept):
+    return weights if kept is None else torch.where(kept, weights / (1 - plan.dropout.p), 0.0)
+
+
+def dense(plan, q, k, v, bias, *arrays):
+    """out and lse as attend gives them, in one tile and in operations that have all derivatives."""
+    dtype = accumulator(q.dtype)
+    sight, dropout = joined(plan, arrays)
+    q, k, v = (x.to(dtype) for x in (q, k, v))
+    seen = visible(sight, q.shape[-2], k.shape[-2], q)
+    if bias is not None:
+        bias = bias.to(dtype)
+        seen = bias > -inf if seen is None else seen & (bias > -inf)
+    if seen is not None:
+        q = torch.where(seen.any(-1)[..., None], q, 0.0)
+        k, v = (torch.where(seen.any(-2).any(-2)[..., None], x, 0.0) for x in (k, v))
+    scores = einsum("bhgqd,bhkd->bhgqk", q, k, plan.precision) * plan.scale
+    if plan.softcap is not None:
+        scores = plan.softcap * torch.tanh(scores / plan.softcap)
+    if bias is not None:
+        scores = scores + bias
+    if seen is not None:
+        scores = torch.where(seen, scores, -inf)
+    top = stop_gradient(torch.amax(scores, -1, keepdim=True).clamp(min=torch.finfo(dtype).min))
+    weights = torch.exp(scores - top)
+    total = weights.sum(-1, keepdim=True)
+    sees = total > 0
+    total = torch.where(sees, total, 1.0)
+    kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
+    out = einsum("bhgqk,bhkv->bhgqv", _dropped(plan, weights / total, kept), v, plan.precision)
+    out, lse = torch.where(sees, out, 0.0), torch.where(sees, top + torch.log(total), -inf)
+    return out, lse[..., 0]
+
+
+# The tiles of a call, one after the other: some heads, then some queries, then some keys.
+
+
+def attend(plan, q, k, v, bias, *arrays):
+    """out (B, H, G, Tq, Dv) and lse (B, H, G, Tq), in the accumulator's dtype, without sinks."""
+    plan, dtype = _direct(plan, q), accumulator(q.dtype)
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
+    lse = q.new_empty((*q.shape[:-1], 1), dtype=dtype)
+    known = {}
+    for (q_, k_, v_, out_, lse_), (b_,), rules in _over_heads(plan, (q, k, v, out, lse), (bias,), arrays):
+        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+            queries = rows_of(q_, i0, n_q).to(dtype) * (plan.scale / _unit(plan))
+            carry = None
+            for corner, hidden in tiles:
+                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
+                carry = forward_tile(plan, carry, queries, keys, values, *tile)
+            if carry is None:  # there is no key in reach
+                _put(out_, i0, n_q, 0.0)
+                _put(lse_, i0, n_q, -inf)
+            else:
+                top, total, values = carry
+                _put(out_, i0, n_q, values / total.clamp(min=1))  # total is 0 or at least 1
+                _put(lse_, i0, n_q, total.log2_().add_(top))
+    return out, lse[..., 0].div_(LOG2E)
+
+
+def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
+    """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
+    plan, dtype = _direct(plan, q), accumulator(q.dtype)
+    dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
+    dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
+    known = {}
+    whole = q, k, v, out, lse[..., None], dout, dlse[..., None], dq, dk, dv
+    for (q_, k_, v_, out_, lse_, do, dl, dq_, dk_, dv_), (b_, db_), rules in _over_heads(
+        plan, whole, (bias, dbias), arrays
+    ):
+        lse_, q_, do, dl = seeing(lse_, q_, do, dl)
+        base, delta = lse_ * LOG2E, (do * out_).sum(-1, keepdim=True) - dl
+        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+            queries, *others = (rows_of(x, i0, n_q) for x in (q_, base, do, delta))
+            queries = queries.to(dtype) * (plan.scale / _unit(plan))
+            dqueries = torch.zeros_like(queries)
+            for corner, hidden in tiles:
+                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
+                sums = dqueries, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
+                _, dscores = backward_tile(plan, sums, queries, keys, values, *tile, *others)
+                if db_ is not None:
+                    part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
+                    part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
+            _put(dq_, i0, n_q, dqueries.mul_(plan.scale))
+    dk, dv = dk.mul_(_unit(plan)).mT.to(k.dtype), dv.mT.to(v.dtype)
+    return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
+
+
+def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
+    """The tangents of out and lse."""
+    plan, factor = _direct(plan, out), plan.scale / _unit(plan)
+    dout, dlse = torch.empty_like(out), torch.empty_like(lse[..., None])
+    known = {}
+    whole = q, k, v, out, lse[..., None], dq, dk, dv, dout, dlse
+    for (q_, k_, v_, out_, lse_, dq_, dk_, dv_, dout_, dlse_), (b_, db_), rules in _over_heads(
+        plan, whole, (bias, dbias), arrays
+    ):
+        lse_, q_, dq_ = seeing(lse_, q_, dq_)
+        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+            queries, dqueries, o, base = (rows_of(x, i0, n_q) for x in (q_, dq_, out_, lse_ * LOG2E))
+            queries, dqueries = queries.to(o.dtype) * factor, dqueries.to(o.dtype) * factor
+            sums = torch.zeros_like(o), torch.zeros_like(base)
+            for corner, hidden in tiles:
+                (keys, values, dkeys, dvalues), *tile = tile_of(
+                    corner, (k_, v_, dk_, dv_), b_, rules, queries, hidden
+                )
+                moves = dqueries, dkeys, dvalues, part_of_bias(db_, corner, rules, queries)
+                sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
+            _put(dout_, i0, n_q, sums[0] - sums[1] * o)
+            _put(dlse_, i0, n_q, sums[1])
+    return dout, dlse[..., 0]
+
+
+def _over_heads(plan, whole, biases, arrays):
+    """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
+    sight, dropout = joined(plan, arrays)
+    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
+    n_b = n_b if n_h >= H else 1  # so that the heads of a tile are one axis
+    for b, h in product(range(0, B, n_b), range(0, H, n_h)):
+
+        def part(x, b=b, h=h):
+            if not isinstance(x, Tensor):
+                return x
+            x = take(x, 0, b, min(n_b, B - b))
+            return take(x, 1, h, min(n_h, H - h)) if x.ndim > 3 else x
+
+        heads = min(n_b, B - b), min(n_h, H - h)
+        rules = Rules(heads, Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
+        yield [part(x).flatten(0, 1) for x in whole], [part(x) for x in biases], rules
+
+
+def _over_queries(plan, q, k, bias, rules, known):
+    """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
+    by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
+    for i0 in range(0, q.shape[2], plan.tiles[2]):
+        n_q = min(plan.tiles[2], q.shape[2] - i0)
+        if by_array or i0 not in known:  # numbers are the same for all heads
+            j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
+            corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
+            known[i0] = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
+        yield i0, n_q, known[i0]
+
+
+def _hidden(sight, corner, q, known):
+    """Of a tile whose rules are all numbers, the columns that some query does not see, and where."""
+    i0, n_q, j0, n_k = corner
+    j1 = j0 + n_k
+    n = j1 if sight.kv_lengths is None else min(sight.kv_lengths, j1)
+    first, last = (
+        key_range(i, i + 1, n, sight.causal, sight.window, sight.q_offset) for i in (i0, i0 + n_q - 1)
+    )
+    a, b = max(last[0], j0), first[1]  # from a to b, every query sees every key
+    ended = sight.q_lengths is not None and sight.q_lengths < i0 + n_q
+    hidden = []
+    for start, stop in [(j0, j1)] if ended or a >= b else [(j0, a), (b, j1)]:
+        if start < stop:
+            key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
+            if key not in known:
+                known[key] = by_row(~visible(*key, q), (1, 1, q.shape[1], n_q))
+            hidden.append((start - j0, known[key]))
+    return hidden
+
+
+def _put(x, i0, n_q, rows):
+    """Write (N, R, d), or one number, where rows_of reads."""
+    x = x.narrow(2, i0, n_q)
+    if isinstance(rows, Tensor):
+        x.copy_(rows.view(x.shape))
+    else:
+        x.fill_(rows)
+
+
+# What autograd, functorch and dynamo have to be told.
+
+
+class _Attend(torch.autograd.Function):
+    """attend, with backward as its derivative."""
+
+    @staticmethod
+    def forward(plan, *tensors):
+        return attend(plan, *tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.plan, *tensors = inputs
+        ctx.save_for_backward(*tensors, *output)
+        ctx.save_for_forward(*tensors, *output)
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        q, k, v, bias, *arrays, out, lse = ctx.saved_tensors
+        tensors = q, k, v, bias, out, lse, dout, dlse, *arrays
+        if torch.compiler.is_compiling():  # which has no second derivatives
+            grads = backward(ctx.plan, *tensors)
+        else:
+            grads = Linear.apply(backward, _dense_backward, ctx.plan, *tensors)
+        return None, *grads, *(None,) * (4 - len(grads) + len(arrays))
+
+    @staticmethod
+    def vmap(info, in_dims, plan, *tensors):
+        return folded(partial(_AttendBothWays.apply, plan), info.batch_size, in_dims[1:], tensors)
+
+
+class _AttendBothWays(_Attend):
+    """The same with forward mode, of which dynamo wants to see nothing."""
+
+    @staticmethod
+    def jvp(ctx, _plan, *tangents):
+        q, k, v, bias, *arrays, out, lse = ctx.saved_tensors
+        tangents = (
+            torch.zeros_like(x) if t is None and x is not None else t
+            for x, t in zip((q, k, v, bias), tangents, strict=False)
+        )
+        return Linear.apply(tangent, _dense_tangent, ctx.plan, q, k, v, bias, out, lse, *tangents, *arrays)
+
+
+def _dense_backward(plan, q, k, v, bias, _out, _lse, dout, dlse, *arrays):
+    f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
+    return torch.func.vjp(f, *floats)[1]((dout, dlse))
+
+
+def _dense_tangent(plan, q, k, v, bias, _out, _lse, dq, dk, dv, dbias, *arrays):
+    f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
+    return torch.func.jvp(f, tuple(floats), tuple(x for x in (dq, dk, dv, dbias) if x is not None))[1]

@@ -1,0 +1,149 @@
+"""The tiles of a call: which there are, and what belongs to each.
+
+A call is cut into heads, then queries, then keys; a tile is some heads' queries against some of their keys.
+Keys that no query of a tile can reach are in no tile of it.
+
+Axes: B batch, H kv heads, G query heads per kv head, q and k positions, d head size; of a tile, N = B H of
+its heads and R = G q of its rows.
+"""
+
+from math import inf
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import dropout as dropping
+from .. import visibility
+from ..arithmetic import take
+from ..dropout import Dropout
+from ..schedule import key_range
+from ..visibility import Sight, visible
+
+
+class Plan(NamedTuple):
+    """A call without its arrays: a rule that is one is an Ellipsis here."""
+
+    scale: float
+    softcap: float | None
+    precision: str | None
+    tiles: tuple
+    sight: Sight
+    dropout: Dropout | None
+
+
+class Rules(NamedTuple):
+    """What the tiles of some heads have in common."""
+
+    heads: tuple  # rows of the batch, kv heads
+    sight: Sight
+    dropout: Dropout | None
+
+
+def split(plan):
+    """The plan with ... for each array, and the arrays."""
+    rules = plan.sight, plan.dropout or ()
+    arrays = [x for rule in rules for x in rule if isinstance(x, Tensor)]
+    marked = [[... if isinstance(x, Tensor) else x for x in rule] for rule in rules]
+    return plan._replace(sight=Sight(*marked[0]), dropout=plan.dropout and Dropout(*marked[1])), arrays
+
+
+def joined(plan, arrays):
+    """sight and dropout with their arrays."""
+    left = iter(arrays)
+    sight = Sight(*(next(left) if x is ... else x for x in plan.sight))
+    return sight, plan.dropout and Dropout(*(next(left) if x is ... else x for x in plan.dropout))
+
+
+def in_reach(sight, Tq, Tk):
+    """(first, how many) of the keys that the rules given as numbers let any query see; at least one."""
+    n_q = min(Tq, sight.q_lengths) if isinstance(sight.q_lengths, int) else Tq
+    n_k = min(Tk, sight.kv_lengths) if isinstance(sight.kv_lengths, int) else Tk
+    if isinstance(sight.q_offset, Tensor):
+        return 0, max(n_k, 1)
+    j0, j1 = key_range(0, n_q, n_k, sight.causal, sight.window, sight.q_offset)
+    return (j0, j1 - j0) if j0 < j1 else (0, 1)
+
+
+def reach(sight, i0, n, Tk):
+    """(j0, j1) of the keys that queries i0 ... i0 + n - 1 may see, by every rule but the mask."""
+    i1 = i0 + n
+    (low, high), (_, n_q), (_, n_k) = map(extremes, (sight.q_offset, sight.q_lengths, sight.kv_lengths))
+    n_k = Tk if n_k is None else min(Tk, n_k)
+    if n_q is not None and i0 >= n_q:
+        return 0, 0
+    j0, j1 = 0, n_k
+    if low is not None:
+        j0 = key_range(i0, i1, n_k, sight.causal, sight.window, low)[0]
+        j1 = key_range(i0, i1, n_k, sight.causal, sight.window, high)[1]
+    if sight.q_segment_ids is not None and j0 < j1 and _readable(sight.q_segment_ids):
+        ids, keys = sight.q_segment_ids[:, i0:i1], sight.kv_segment_ids[:, j0:j1]
+        near = (keys >= ids.amin(-1, keepdim=True)) & (keys <= ids.amax(-1, keepdim=True))
+        near = near.any(0).nonzero().flatten().tolist() or [0, -1]
+        j0, j1 = j0 + near[0], j0 + near[-1] + 1
+    return j0, j1
+
+
+def extremes(x):
+    """Of a number or an array, the smallest and the largest; None if there is none."""
+    if not isinstance(x, Tensor):
+        return x, x
+    return (int(x.min()), int(x.max())) if _readable(x) else (None, None)  # none to be read
+
+
+def _readable(x):
+    return not torch.compiler.is_compiling() and x.device.type != "meta"
+
+
+def tile_of(corner, arrays, bias, rules, queries, hidden=None):
+    """A tile's keys of each array, its bias, what is hidden in it and which weights dropout keeps.
+
+    corner: i0, n_q, j0, n_k, queries i0 ... i0 + n_q - 1 against keys j0 ... j0 + n_k - 1.
+    """
+    _, n_q, j0, n_k = corner
+    shape = *rules.heads, queries.shape[1] // n_q, n_q, n_k
+    arrays = [x.narrow(1, j0, n_k).to(queries.dtype) for x in arrays]  # (N, k, d)
+    bias = part_of_bias(bias, corner, rules, queries)
+    if hidden is None:  # (first column, True where hidden)
+        seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
+        seen = None if seen is None else by_row(seen, shape)
+        if bias is not None:
+            seen = bias > -inf if seen is None else seen & (bias > -inf)
+        seen = seen.expand(*seen.shape[:2], n_k)
+        read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
+        arrays = [torch.where(read, x, 0.0) for x in arrays]
+        hidden = [(0, ~seen)]
+    kept = None
+    if rules.dropout is not None:
+        kept = by_row(dropping.keep(dropping.tile(rules.dropout, *corner), shape, queries), shape)
+    return arrays, bias, hidden, kept
+
+
+def part_of_bias(bias, corner, rules, queries):
+    """A tile's part of a bias: (N, R, k), any axis possibly 1."""
+    if bias is None:
+        return None
+    i0, n_q, j0, n_k = corner
+    part = take(take(bias, 3, i0, n_q), 4, j0, n_k).to(queries.dtype)
+    return by_row(part, (*rules.heads, queries.shape[1] // n_q, n_q))
+
+
+def by_row(x, shape):
+    """(B, H, G, q, k), any axis possibly 1, as (N, R, k), any axis possibly 1."""
+    B, H, G, n_q = shape[:4]
+    heads = (1, 1) if x.shape[0] == x.shape[1] == 1 else (B, H)
+    rows = (1, 1) if x.shape[2] == x.shape[3] == 1 else (G, n_q)
+    return x.expand(*heads, *rows, -1).flatten(0, 1).flatten(1, 2)
+
+
+def rows_of(x, i0, n_q):
+    """Of (N, G, Tq, d) the queries from i0 on, as (N, R, d)."""
+    return x.narrow(2, i0, n_q).flatten(1, 2)
+
+
+def seeing(lse, *arrays):
+    """lse and arrays with zeros for the queries that see nothing."""
+    sees = lse > -inf
+    if _readable(lse) and bool(sees.all()):
+        return lse, *arrays
+    return [torch.where(sees, x, 0.0) for x in (lse, *arrays)]
