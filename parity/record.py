@@ -1,6 +1,7 @@
 """The record of a run: what parity-report.json holds and the reports read. Described in report/SCHEMA.md."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -66,7 +67,7 @@ def describe_case(case: Case | BlockCase) -> dict:
         return asdict(case)
     return {
         "catches": case.catches,
-        "origin": REPORTS[case.origin] if case.origin else "",
+        "origin": REPORTS.get(case.origin, case.origin),
         "q": list(case.q),
         "kv": list(case.kv),
         "v_dim": case.v_dim,
@@ -82,7 +83,7 @@ def picture(case: Case) -> list[str]:
     """What the first head of the first batch entry sees: a line per query, # seen, . hidden."""
     made = inputs.make(case, "float32")
     seen = inputs.visible(case, {"q": made.q, "k": made.k, "v": made.v}, made.options)
-    first = np.any(seen.reshape(-1, *seen.shape[-2:])[:1], axis=0)  # (Tq, Tk)
+    first = np.any(seen.reshape(math.prod(seen.shape[:-2]), *seen.shape[-2:])[:1], axis=0)  # (Tq, Tk)
     return ["".join(".#"[int(x)] for x in row[: PICTURE[1]]) for row in first[: PICTURE[0]]]
 
 

@@ -10,7 +10,9 @@ import pytest
 from parity import oracle
 from parity.cases import BUDGETS, CATALOGUE, REPORTS, Case, select
 from parity.fills import FILLS, RECIPES
+from parity.heldout import HELD_OUT
 from parity.inputs import LAYOUTS, make
+from parity.record import describe_case
 
 # Those that are inputs of attention itself; the others are of norms, caches, wrong calls or ports.
 OF_ATTENTION = {f"C{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 21, 22, 25, 26, 28, 29, 31, 35, 36, 38, 39)}
@@ -60,7 +62,7 @@ def test_every_report_on_attention_is_retold():
 
 
 def test_every_fill_recipe_and_layout_is_used():
-    cases = CATALOGUE.values()
+    cases = (*CATALOGUE.values(), *HELD_OUT)
     recipes = {spec[0] for c in cases for spec in (c.mask, c.bias, c.dropout_mask) if spec}
     assert {case.fill for case in cases} == FILLS.keys()
     assert recipes == RECIPES.keys()
@@ -97,3 +99,11 @@ def test_the_oracle_takes_every_case(case):
     assert not np.isnan(truth.lse).any()
     for name in ("out", "dq", "dk", "dv"):
         assert np.isfinite(getattr(truth, name)).all()
+
+
+@pytest.mark.parametrize("case", CATALOGUE.values(), ids=CATALOGUE.keys())
+def test_every_case_can_be_described(case):
+    said = describe_case(case)
+    assert len(said["picture"]) <= case.Tq
+    assert all(len(row) <= case.Tk for row in said["picture"])
+    assert bool(said["origin"]) == bool(case.origin)
