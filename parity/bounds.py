@@ -158,7 +158,8 @@ def forward_errors(call: Call, fwd: Forward, claim: Claim) -> Errors:
     most = np.minimum(fwd.p * np.exp(off) / mass, 1.0) * call.keep  # the largest computed w
     per_weight = claim.u_operand + claim.u_input + 2 * u_store + 2 * u_acc + gamma(n, u_acc)
     rounded = per_weight * (most @ np.abs(call.v)) + (row + 4 * u_acc + 2 * u_store) * out
-    lost = claim.eta * ((call.visible * call.keep) @ np.abs(call.v) + n * out)
+    per_weight = claim.eta + claim.eta_store  # exp, and what enters the product
+    lost = per_weight * ((call.visible * call.keep) @ np.abs(call.v)) + claim.eta * n * out
     return Errors(off, slope, sink_off, lse, norm, mass, moved, rounded + lost)
 
 
@@ -195,7 +196,7 @@ def recomputed(p: Array, off: Array, norm: Array) -> tuple[Array, Array]:
 def weight_errors(call: Call, fwd: Forward, errors: Errors, claim: Claim) -> Array:
     """Of w = p keep, before it is rounded for a product. Pairs; 0 where hidden."""
     off, most = recomputed(fwd.p, errors.off, errors.norm)
-    error = off + (2 * claim.u_store + 4 * claim.u_acc) * most + claim.eta
+    error = off + (2 * claim.u_store + 4 * claim.u_acc) * most + claim.eta + claim.eta_store
     return np.where(call.visible, error * call.keep, 0.0)
 
 
@@ -218,6 +219,11 @@ def score_gradient_errors(
     from_out = errors.rounded + (claim.u_out + gamma(out.shape[-1], u_acc)) * out + claim.eta_out
     most = np.minimum(fwd.p * np.exp(errors.off) / errors.mass, 1.0)
     from_sum = most * (dp_error + (gamma(n, claim.u_reduce) + 2 * u_store + u_acc) * dp) + claim.eta * dp
+    if claim.squared_sum:  # L sum e (dp / L^2) and L (dp / L), for sum p dp and dp
+        L = fwd.mass
+        from_sum = from_sum + most * (3 * u_store + claim.eta_store * L * L) * dp + claim.eta_store * L
+        from_sum = from_sum + claim.eta_store * L * L * most
+        dp_error = dp_error + claim.eta_store * L
     from_out = (from_out * np.abs(bwd.dout)).sum(-1, keepdims=True)
     from_sum = from_sum.sum(-1, keepdims=True) + errors.norm * delta  # the weights may not sum to one
     delta_error = wrong + np.maximum(from_out, from_sum)
@@ -226,7 +232,8 @@ def score_gradient_errors(
 
     per_step = 2 * u_store + 2 * u_acc  # z and p z stored, or p dp and p delta
     off, most = recomputed(fwd.p, errors.off, errors.norm)
-    ds = off * z + most * (dp_error + delta_error + per_step * (dp + delta)) + claim.eta * (1 + dp + delta)
+    lost = claim.eta * (1 + dp + delta) + claim.eta_store * (1 + z)  # p dp and p delta; exp and p
+    ds = off * z + most * (dp_error + delta_error + per_step * (dp + delta)) + lost
     off, most = recomputed(fwd.p_sink, errors.sink_off, errors.norm)
     ds_sink = off * np.abs(bwd.delta) + most * (delta_error + per_step * delta) + claim.eta * (1 + delta)
     return np.where(call.visible, ds, 0.0), ds_sink
@@ -237,7 +244,8 @@ def product_bounds(
 ) -> dict[str, Array]:
     """dq, dk, dv: ds or w through a matrix product with k, q or dout.
 
-    The scaled c ds is what is stored, so that its underflow is not multiplied by c.
+    The scaled c ds is what is stored, so that its underflow is not multiplied by c. Where all is stored, so
+    are c q, and the product of ds with k before it is scaled.
     """
     c, u_acc, u_store = abs(call.scale), claim.u_acc, claim.u_store
     G, Tq = call.q.shape[2:4]
@@ -254,7 +262,9 @@ def product_bounds(
 
     scaled = c * ds + c * u_store * dx + claim.eta * call.visible
     dq = pairs(scaled, c * dx, call.k.shape[-2]) @ np.abs(call.k) + (4 * u_acc + u_store) * np.abs(bwd.dq)
+    dq = dq + c * claim.eta_store
     dk = pairs(scaled, c * dx, Tq * G).mT @ np.abs(call.q) + (4 * u_acc + u_store) * np.abs(bwd.dk_heads)
+    dk = dk + claim.eta_store * dx.sum(-2)[..., None]
     dv = pairs(w_error, w, Tq * G).mT @ np.abs(bwd.dout)
     if claim.query_block:
         dk = dk + partial_sums(call.scale * bwd.dx, call.q, claim)
@@ -330,6 +340,8 @@ def without_evidence(oracle: Oracle, claim: Claim, bounds: dict[str, Array]) -> 
     if bwd is not None:
         z = bwd.dp - bwd.delta
         large = (np.abs(bwd.dp) > stored) | (np.abs(z) > stored) | (np.abs(bwd.dx) > multiplied)
+        if claim.squared_sum:  # to infinity, and L^-2 to 0
+            large = large | (fwd.mass**2 > stored)
         rows = rows | (call.visible & large).any(-1, keepdims=True)
         heads = rows.any((2, 3), keepdims=True)  # (B, H, 1, 1, 1)
         by_key = axes.keys(np.broadcast_to(heads, (*heads.shape[:3], axes.Tk, 1)))

@@ -59,3 +59,11 @@ def test_float64_is_float32_inside():
     assert 1e-9 < off["jax.nn"] < 1e-6
     assert off["flax.nnx"] == off["jax.nn"]  # nnx hands over
     assert off["flax.linen"] < 1e-14
+
+
+def test_the_gradient_of_a_float16_softmax_loses_its_sum_from_256_equal_keys_on():
+    """It is made with the square of the sum of exponentials: 256**2 is infinite in float16, its inverse 0."""
+    for keys, kept in ((255, True), (256, False)):
+        weights, pull = jax.vjp(jax.nn.softmax, jnp.zeros(keys, jnp.float16))
+        gradient = pull(jnp.ones(keys, jnp.float16))[0]  # of the sum of the weights, which is always 1
+        assert bool(jnp.abs(gradient).max() < 0.01 * weights.max()) is kept

@@ -236,6 +236,43 @@ def test_a_number_too_large_for_the_claim_is_no_evidence():
     assert np.isfinite(bounds.attention(truth, CLAIMS["float16"])["out"]).all()
 
 
+def flat(Tk, size):
+    """One query that sees Tk keys alike, and gradients of that size."""
+    random = np.random.default_rng(0)
+    shapes = [(1, 1, 8), (1, Tk, 8), (1, Tk, 8), (1, 1, 8)]
+    sizes = (0.1, 0.1, size, size)
+    q, k, v, dout = (
+        round_to(x * random.standard_normal(n), "float16") for x, n in zip(sizes, shapes, strict=True)
+    )
+    return attention(q, k, v, dout)
+
+
+def derived_softmax_gradient(truth):
+    """dq in float16 as jax.nn.softmax's derived JVP makes it, with the inverse of the squared sum."""
+    half, call = np.float16, truth.call
+    e = np.exp(half(truth.forward.scores - truth.forward.peak)).astype(half)
+    mass = half(e.sum(-1, keepdims=True, dtype=np.float32))
+    dp = half(truth.backward.dp)
+    with np.errstate(over="ignore"):
+        part = (dp * (half(1) / (mass * mass))) * e
+    ds = (dp / mass - np.add.accumulate(part, -1)[..., -1:]) * e
+    return half(half(ds.astype(np.float32) @ call.k) * half(call.scale))[0, 0]
+
+
+@pytest.mark.parametrize("size", [1.0, 0.02, 0.002])
+def test_a_softmax_gradient_made_with_the_squared_sum_stays_inside(size):
+    truth = flat(250, size)
+    off = np.abs(derived_softmax_gradient(truth) - truth.dq)
+    assert (off <= bounds.attention(truth, CLAIMS["float16-flax"])["dq"]).all()
+
+
+def test_a_squared_sum_that_overflows_is_no_evidence_of_the_gradients_behind_it():
+    truth = flat(300, 1.0)
+    limits = bounds.attention(truth, CLAIMS["float16-flax"])
+    assert np.isinf([*limits["dq"].flat, *limits["dk"].flat]).all()
+    assert np.isfinite(limits["out"]).all()
+
+
 # ---- norms, activations, rotary
 
 
