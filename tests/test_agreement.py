@@ -12,9 +12,14 @@ CONDITIONED = {  # where float64 need not hold it, whoever computes: luck decide
     "bias-finite-row": "scores near -1e9: the last bit of one is 1e-7",
     "finite-row-small": "scores near -1e9: the last bit of one is 1e-7",
     "tiles-ascending": "scores up to 2,300: the last bit of one is 5e-13",
+    "bias-minus-1e4-short": "scores near -1e4: the last bit of one is 2e-12",
     "bias-minus-1e4": "scores near -1e4: the last bit of one is 2e-12",
+    "bias-minus-1e4-short": "the same",
+    "ascending": "scores in the hundreds, in units of log 2: the last bit of one is 1e-13",
+    "ascending-short": "the same",
+    "descending": "the same",
 }
-IMPLEMENTATIONS = ("reference",)
+IMPLEMENTATIONS = ("reference", "blockwise")
 
 
 def tensors(framework, implementation, case):

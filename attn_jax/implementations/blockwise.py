@@ -1,8 +1,9 @@
 """Attention in tiles of queries against keys: no array of size (Tq, Tk) ever exists.
 
 A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
-sums that belong to it; backward, the tile is made again from q, k and lse. Keys out of the reach of a tile's
-queries are not touched. Scores are in units of log 2, because exp2 is the faster exponential.
+sums that belong to it; backward, the tile is made again from q, k and these. They stay two numbers: in their
+one, lse, a large score would leave the sum no bits. Keys out of the reach of a tile's queries are not
+touched. Scores are in units of log 2, because exp2 is the faster exponential.
 
 First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
 are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
@@ -32,6 +33,11 @@ LOG2E = 1 / log(2)
 _WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by side
 
 
+def cannot(wanted, q, k, v, sight, **options):
+    """Why no tiles can give a call's results, or None. wanted: "lse", "weights", both or none."""
+    return "never holds the weights" if "weights" in wanted else None
+
+
 def attention(
     q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None, tiles=None
 ):
@@ -55,7 +61,8 @@ def attention(
     whole = _padded(q, k, v, bias, sight, dropout, -Tq % tiles[2], -Tk % tiles[3])
     plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:]))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
-    out, lse = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
+    out, top, total = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
+    lse = log_sum(top, total)
     if sinks is not None:
         out, lse = with_sinks(out, lse, sinks)
     return out.astype(q.dtype), lse
@@ -73,6 +80,12 @@ def _share(n, most):
     parts = -(-n // most)
     share = -(-n // parts)
     return share if parts == 1 else min(most, -(-share // 8) * 8)
+
+
+def log_sum(top, total):
+    """The natural logarithm of total * 2**top, (B, H, G, Tq, 1) both, without the last axis."""
+    nothing = total == 0
+    return jnp.where(nothing, -inf, top / LOG2E + jnp.log(jnp.where(nothing, 1.0, total)))[..., 0]
 
 
 def with_sinks(out, lse, sinks):
@@ -95,10 +108,10 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     return top, total + carry[1] * shrink, values + carry[2] * shrink
 
 
-def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
+def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
     """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
     scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = jnp.exp2(scores - lse)
+    weights = jnp.exp2(scores - top)
     dv = sums[2] + einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision)
     dweights = _dropped(plan, einsum("nrv,nkv->nrk", dout, v, plan.precision), kept)
     dbias = (dweights - delta) * weights
@@ -108,10 +121,10 @@ def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
     return (dq, dk, dv), dbias
 
 
-def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dq, dk, dv, dbias):
-    """Add a tile to the tangents of out, but for the part of lse's in it, and of lse."""
+def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias):
+    """Add a tile to the tangents of the sums of weighted values and of weights, both relative to top."""
     scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = jnp.exp2(scores - lse)
+    weights = jnp.exp2(scores - top)
     dscores = einsum("nrd,nkd->nrk", dq, k, plan.precision)
     dscores = dscores + einsum("nrd,nkd->nrk", q, dk, plan.precision)
     dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
@@ -144,7 +157,7 @@ def _dropped(plan, weights, kept):
 
 
 def dense(plan, q, k, v, bias, *arrays):
-    """out and lse as attend gives them, in one tile and in operations that have all derivatives."""
+    """What attend gives, in one tile and in operations that have all derivatives."""
     dtype = accumulator(q.dtype)
     sight, dropout = joined(plan, arrays)
     q, k, v = (x.astype(dtype) for x in (q, k, v))
@@ -165,12 +178,10 @@ def dense(plan, q, k, v, bias, *arrays):
     top = stop_gradient(jnp.maximum(jnp.max(scores, -1, keepdims=True), jnp.finfo(dtype).min))
     weights = jnp.exp(scores - top)
     total = weights.sum(-1, keepdims=True)
-    sees = total > 0
-    total = jnp.where(sees, total, 1.0)
     kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
-    out = einsum("bhgqk,bhkv->bhgqv", _dropped(plan, weights / total, kept), v, plan.precision)
-    out, lse = jnp.where(sees, out, 0.0), jnp.where(sees, top + jnp.log(total), -inf)
-    return out, lse[..., 0]
+    weights = _dropped(plan, weights / jnp.where(total == 0, 1.0, total), kept)
+    out = einsum("bhgqk,bhkv->bhgqv", weights, v, plan.precision)
+    return jnp.where(total == 0, 0.0, out), top * LOG2E, total
 
 
 # The tiles of a call, in loops: some heads, then some queries, then some keys.
@@ -178,7 +189,10 @@ def dense(plan, q, k, v, bias, *arrays):
 
 @partial(jax.jit, static_argnums=0)
 def attend(plan, q, k, v, bias, *arrays):
-    """out (B, H, G, Tq, Dv) and lse (B, H, G, Tq), in the accumulator's dtype, without sinks."""
+    """out (B, H, G, Tq, Dv), and of each query the largest score and the sum of weights relative to that.
+
+    The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
+    """
     dtype = accumulator(q.dtype)
 
     def heads(whole, biases, rules):
@@ -194,34 +208,33 @@ def attend(plan, q, k, v, bias, *arrays):
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             carry = zero + jnp.finfo(dtype).min, zero, zeros
             top, total, values = _over_keys(plan, rules.sight, i0, k_, keys, carry)
-            return values / jnp.maximum(total, 1), (top + jnp.log2(total)) / LOG2E  # total is 0 or at least 1
+            return values / jnp.maximum(total, 1), top, total  # total is 0, or at least 1
 
         return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
 
-    out, lse = _over_heads(plan, heads, (q, k, v), (bias,), arrays)
-    return out, lse[..., 0]
+    return tuple(_over_heads(plan, heads, (q, k, v), (bias,), arrays))
 
 
 @partial(jax.jit, static_argnums=0)
-def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
+def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
     dtype = accumulator(q.dtype)
 
     def heads(whole, biases, rules):
-        q_, k_, v_, out_, lse_, do, dl = whole
+        q_, k_, v_, *others = whole
 
         def queries(sums, i0):
-            base, rows, do_, dl_ = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (lse_, q_, do, dl)))
-            delta = (do_ * rows_of(out_, i0, plan.tiles[2])).sum(-1, keepdims=True) - dl_
+            o, base, weight, do, dt = (rows_of(x, i0, plan.tiles[2]) for x in others)
+            share, rows, do, dt = seeing(weight, rows_of(q_, i0, plan.tiles[2]), do, dt)
+            do = do * share
+            delta = (do * o).sum(-1, keepdims=True) - dt
             rows = rows.astype(dtype) * (plan.scale / _unit(plan))
 
             def keys(j0, sums):
                 (keys_, values), *tile = tile_of(_corner(plan, i0, j0), (k_, v_), biases[0], rules, rows)
                 dq, dk, dv, *db = sums
                 part = dq, cut(dk, 2, j0, plan.tiles[3]), cut(dv, 2, j0, plan.tiles[3])
-                (dq, *part), dscores = backward_tile(
-                    plan, part, rows, keys_, values, *tile, base * LOG2E, do_, delta
-                )
+                (dq, *part), dscores = backward_tile(plan, part, rows, keys_, values, *tile, base, do, delta)
                 dk, dv = (_pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
                 dscores = dscores.reshape(*rules.heads, -1, *plan.tiles[2:])
                 return dq, dk, dv, *(_added(x, dscores, 0, 0, 0, i0, j0) for x in db)
@@ -236,21 +249,22 @@ def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
         return *(x.astype(q.dtype) for x in grads), *db
 
     shared = [] if bias is None else [jnp.zeros(bias.shape, dtype)]
-    whole = q, k, v, out, lse[..., None], dout, dlse[..., None]
+    whole = q, k, v, out, top, total, dout, dtotal
     dq, dk, dv, *dbias = _over_heads(plan, heads, whole, (bias,), arrays, shared)
     return dq, dk, dv, *(x.astype(bias.dtype) for x in dbias)
 
 
 @partial(jax.jit, static_argnums=0)
-def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
-    """The tangents of out and lse."""
+def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
+    """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
     factor = plan.scale / _unit(plan)
 
     def heads(whole, biases, rules):
-        q_, k_, v_, out_, lse_, dq_, dk_, dv_ = whole
+        q_, k_, v_, out_, top_, total_, dq_, dk_, dv_ = whole
 
         def queries(i0):
-            base, rows, drows = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (lse_, q_, dq_)))
+            o, base = (rows_of(x, i0, plan.tiles[2]) for x in (out_, top_))
+            share, rows, drows = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (total_, q_, dq_)))
             rows, drows = rows.astype(out.dtype) * factor, drows.astype(out.dtype) * factor
 
             def keys(j0, sums):
@@ -258,16 +272,16 @@ def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
                     _corner(plan, i0, j0), (k_, v_, dk_, dv_), biases[0], rules, rows
                 )
                 moves = drows, dkeys, dvalues, part_of_bias(biases[1], _corner(plan, i0, j0), rules, rows)
-                return tangent_tile(plan, sums, rows, keys_, values, *tile, base * LOG2E, *moves)
+                return tangent_tile(plan, sums, rows, keys_, values, *tile, base, *moves)
 
-            o = rows_of(out_, i0, plan.tiles[2])
-            do, dl = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
-            return do - dl * o, dl
+            do, dt = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
+            return (do - dt * o) * share, dt
 
         return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
 
-    dout, dlse = _over_heads(plan, heads, (q, k, v, out, lse[..., None], dq, dk, dv), (bias, dbias), arrays)
-    return dout, dlse[..., 0]
+    whole = q, k, v, out, top, total, dq, dk, dv
+    dout, dtotal = _over_heads(plan, heads, whole, (bias, dbias), arrays)
+    return dout, jnp.zeros_like(top), dtotal
 
 
 def _over_heads(plan, f, whole, biases, arrays, shared=()):
@@ -328,11 +342,10 @@ def _padded(q, k, v, bias, sight, dropout, n_q, n_k):
         return q, k, v, bias, sight, dropout
     Tq, Tk = q.shape[3], k.shape[2]
 
-    def pad(x, **axes):
+    def pad(x, ends, mode="constant"):
         if not isinstance(x, Array):
             return x
-        ends = {axis: n for axis, n in axes.items() if x.shape[int(axis[1:])] > 1}
-        return jnp.pad(x, [(0, ends.get(f"_{axis}", 0)) for axis in range(x.ndim)])
+        return jnp.pad(x, [(0, ends.get(axis, 0) * (n > 1)) for axis, n in enumerate(x.shape)], mode)
 
     def length(x, n, more):
         return x if not more else n if x is None else min(x, n) if isinstance(x, int) else jnp.minimum(x, n)
@@ -340,12 +353,13 @@ def _padded(q, k, v, bias, sight, dropout, n_q, n_k):
     sight = sight._replace(
         q_lengths=length(sight.q_lengths, Tq, n_q),
         kv_lengths=length(sight.kv_lengths, Tk, n_k),
-        q_segment_ids=pad(sight.q_segment_ids, _1=n_q),
-        kv_segment_ids=pad(sight.kv_segment_ids, _1=n_k),
-        mask=pad(sight.mask, _3=n_q, _4=n_k),
+        q_segment_ids=pad(sight.q_segment_ids, {1: n_q}, "edge"),  # no id that would be out of order
+        kv_segment_ids=pad(sight.kv_segment_ids, {1: n_k}, "edge"),
+        mask=pad(sight.mask, {3: n_q, 4: n_k}),
     )
-    dropout = dropout and dropout._replace(mask=pad(dropout.mask, _3=n_q, _4=n_k))
-    return pad(q, _3=n_q), pad(k, _2=n_k), pad(v, _2=n_k), pad(bias, _3=n_q, _4=n_k), sight, dropout
+    dropout = dropout and dropout._replace(mask=pad(dropout.mask, {3: n_q, 4: n_k}))
+    q, k, v, bias = pad(q, {3: n_q}), pad(k, {2: n_k}), pad(v, {2: n_k}), pad(bias, {3: n_q, 4: n_k})
+    return q, k, v, bias, sight, dropout
 
 
 def _together(x, shape):
@@ -375,12 +389,12 @@ def _attend(plan, q, k, v, bias, *arrays):
 @_attend.defjvp
 def _(plan, primals, tangents):
     q, k, v, bias, *arrays = primals
-    out, lse = _attend(plan, *primals)
-    constants = (q, k, v, bias, out, lse), arrays
+    results = _attend(plan, *primals)
+    constants = (q, k, v, bias, *results), tuple(arrays)
     f = Linear(
         lambda c, x: tangent(plan, *c[0], *x, *c[1]),
         lambda c, y: backward(plan, *c[0], *y, *c[1]),
         lambda c, x: jax.jvp(lambda *at: dense(plan, *at, *c[1]), c[0][:4], x)[1],
         lambda c, y: jax.vjp(lambda *at: dense(plan, *at, *c[1]), *c[0][:4])[1](y),
     )
-    return (out, lse), linear(f, constants, tuple(tangents[:4]))
+    return results, linear(f, constants, tuple(tangents[:4]))

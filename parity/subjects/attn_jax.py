@@ -2,7 +2,7 @@
 
 from parity.subjects import Subject, claim
 
-CLAIMS = {"reference": claim("-direct")}
+CLAIMS = {"blockwise": claim(), "reference": claim("-direct")}
 
 
 def loader(implementation):

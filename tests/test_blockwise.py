@@ -1,0 +1,235 @@
+"""Attention in tiles: every case's verdict whatever the tiles, no tile that nothing sees, flat memory."""
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+from frameworks import both_frameworks, native_options, package, to_native, to_numpy
+
+from parity import cases, runner, subjects, worker
+
+SMALL = (1, 1, 3, 4)  # heads one by one, three queries, four keys
+RNG = np.random.default_rng(0)
+T, D = 13, 2
+Q, K, V = (RNG.standard_normal((2, 2, T, D)) for _ in range(3))
+SEGMENTS = np.repeat([[0, 1, 2]], 2, 0).repeat([4, 8, 1], 1)
+
+
+def blockwise(framework):
+    return importlib.import_module(f"attn_{framework}.implementations.blockwise")
+
+
+@pytest.fixture(params=["torch", "jax"])
+def small_tiles(request, monkeypatch):
+    """The name of a framework whose tiles are SMALL."""
+    monkeypatch.setattr(blockwise(request.param), "tile_sizes", lambda *sizes: SMALL)
+    worker.JITTED.clear()
+    yield request.param
+    worker.JITTED.clear()
+
+
+def verdicts(framework, chosen, dtype):
+    """Case -> what the judge says of it."""
+    run = {"torch": worker.run_torch, "jax": worker.run_jax}[framework]
+    subject = subjects.find(f"attn_{framework}[blockwise]")
+    for case in chosen:
+        task = worker.Task(subject.name, case, dtype, "cpu", 0)
+        cell = runner.judge(subject, task, worker.answer(run, task, subjects.find))
+        yield case.name, (cell["status"], cell.get("reason", ""))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_case_passes_in_small_tiles(small_tiles, dtype):
+    chosen = cases.select("full" if small_tiles == "torch" else "quick")  # jax compiles each
+    if small_tiles == "jax" and dtype == "bfloat16":
+        chosen = [case for case in chosen if case.name.startswith(("plain", "everything"))]
+    found = dict(verdicts(small_tiles, chosen, dtype))
+    assert {name: why for name, why in found.items() if why[0] not in ("passed", "no_evidence")} == {}
+    assert sum(status == "passed" for status, _ in found.values()) > 0.9 * len(found)
+
+
+def tiles_computed(framework, monkeypatch, n_q, n_k, **options):
+    """How many tiles the forward pass computes, of n_q queries and n_k keys, for one head of one row."""
+    module, count = blockwise(framework), []
+    monkeypatch.setattr(module, "tile_sizes", lambda *sizes: (1, 1, n_q, n_k))
+    compute = module.forward_tile
+
+    def counting(*args):
+        if framework == "torch":
+            count.append(1)
+        else:
+            import jax
+
+            jax.debug.callback(lambda: count.append(1))
+        return compute(*args)
+
+    monkeypatch.setattr(module, "forward_tile", counting)
+    if framework == "jax":
+        module.attend.clear_cache()
+    q, k, v = (to_native(framework, x[:1, :1]) for x in (Q, K, V))
+    options = native_options(framework, options)
+    out = package(framework).scaled_dot_product_attention(q, k, v, implementation="blockwise", **options)
+    to_numpy(out)
+    if framework == "jax":
+        import jax
+
+        jax.effects_barrier()
+        module.attend.clear_cache()
+    return len(count)
+
+
+@both_frameworks
+@pytest.mark.parametrize(
+    "options, tiles",
+    [
+        ({}, 16),
+        ({"causal": True}, 1 + 2 + 3 + 4),
+        ({"causal": True, "q_offset": -4}, 0 + 1 + 2 + 3),
+        ({"causal": True, "q_offset": 40}, 16),
+        ({"window": (0, 0)}, 4),
+        ({"window": (4, 0)}, 1 + 2 + 2 + 2),
+        ({"kv_lengths": np.array([8])}, 4 * 2),
+        ({"q_lengths": np.array([4])}, 4),
+        ({"kv_lengths": np.array([0])}, 0),
+        ({"causal": True, "q_offset": np.array([4])}, 2 + 3 + 4 + 4),
+        ({"q_segment_ids": SEGMENTS[:1], "kv_segment_ids": SEGMENTS[:1]}, 1 + 2 + 2 + 1),
+    ],
+    ids=str,
+)
+def test_no_tile_is_computed_that_nothing_sees(framework, monkeypatch, options, tiles):
+    assert tiles_computed(framework, monkeypatch, 4, 4, **options) == tiles
+
+
+def torch_largest(n, run):
+    """Elements of the largest tensor that run(q, k, v) makes, at n positions."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Largest(TorchDispatchMode):
+        n = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            made = out if isinstance(out, tuple | list) else (out,)
+            self.n = max([self.n, *(x.untyped_storage().nbytes() // 4 for x in made if torch.is_tensor(x))])
+            return out
+
+    arrays = [torch.zeros(1, 2, n, 4, requires_grad=True) for _ in range(3)]
+    with Largest() as largest:
+        run(*arrays)
+    return largest.n
+
+
+def test_torch_holds_nothing_of_the_size_of_the_scores(monkeypatch):
+    import torch
+
+    from attn_torch import scaled_dot_product_attention
+
+    monkeypatch.setattr(blockwise("torch"), "tile_sizes", lambda *sizes: (1, 1, 16, 16))
+
+    def gradients(q, k, v):
+        out = scaled_dot_product_attention(q, k, v, True, implementation="blockwise")
+        torch.autograd.grad(out.sum(), (q, k, v))
+
+    assert [torch_largest(n, gradients) for n in (64, 128)] == [2 * 64 * 4, 2 * 128 * 4]  # as an argument
+
+
+def test_jax_holds_nothing_of_the_size_of_the_scores(monkeypatch):
+    import jax
+
+    from attn_jax import scaled_dot_product_attention
+
+    monkeypatch.setattr(blockwise("jax"), "tile_sizes", lambda *sizes: (1, 1, 16, 16))
+
+    def attend(q, k, v):
+        return scaled_dot_product_attention(q, k, v, True, implementation="blockwise").sum()
+
+    def largest(n, run):
+        x = jax.ShapeDtypeStruct((1, 2, n, 4), "float32")
+        return max(sizes(jax.make_jaxpr(run)(x, x, x).jaxpr))
+
+    def tangent(q, k, v):
+        return jax.jvp(attend, (q, k, v), (q, k, v))
+
+    for run in (jax.grad(attend, (0, 1, 2)), tangent):
+        assert [largest(n, run) for n in (64, 128)] == [2 * 64 * 4, 2 * 128 * 4]  # as an argument
+
+
+def sizes(jaxpr):
+    """Of every intermediate of a program and of the programs within it."""
+    for eqn in jaxpr.eqns:
+        yield from (math.prod(v.aval.shape) for v in eqn.outvars)
+        for inner in eqn.params.values():
+            for one in inner if isinstance(inner, tuple | list) else (inner,):
+                if hasattr(one, "jaxpr"):
+                    yield from sizes(one.jaxpr)
+        if eqn.primitive.name == "linear":
+            import jax
+
+            arguments = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars)
+            yield from sizes(
+                jax.make_jaxpr(lambda *x, p=eqn.params: p["f"].map(x[: p["n"]], x[p["n"] :]))(
+                    *arguments
+                ).jaxpr
+            )
+
+
+@both_frameworks
+def test_vmap_draws_the_bits_of_each_call(framework):
+    attend, (q, k, v) = (
+        package(framework).scaled_dot_product_attention,
+        (to_native(framework, x) for x in (Q, K, V)),
+    )
+    seeds = to_native(framework, np.array([3, 4]))
+
+    def drop(q, seed):
+        return attend(q, k[0], v[0], dropout_p=0.5, dropout_seed=seed, implementation="blockwise")
+
+    if framework == "torch":
+        import torch
+
+        batched = torch.func.vmap(drop)(q, seeds)
+    else:
+        import jax
+
+        batched = jax.vmap(drop)(q, seeds)
+    for i in range(2):
+        np.testing.assert_allclose(to_numpy(batched[i]), to_numpy(drop(q[i], seeds[i])), rtol=1e-14)
+    assert np.any(to_numpy(drop(q[0], seeds[0])) != to_numpy(drop(q[0], seeds[1])))
+
+
+def test_jax_compiles_once_for_each_kind_of_call():
+    import jax.numpy as jnp
+
+    from attn_jax import scaled_dot_product_attention
+
+    module = blockwise("jax")
+    module.attend.clear_cache()
+    q = jnp.asarray(Q, jnp.float32)
+    for length in (3, 5):
+        for scale in (1.0, 1.0):
+            lengths = jnp.array([length, 7])
+            scaled_dot_product_attention(q, q, q, kv_lengths=lengths, scale=scale, implementation="blockwise")
+    assert module.attend._cache_size() == 1
+
+
+@both_frameworks
+def test_a_query_and_a_key_that_nothing_pairs_may_hold_nan_in_a_tile_with_others(framework, monkeypatch):
+    monkeypatch.setattr(blockwise(framework), "tile_sizes", lambda *sizes: (2, 2, 4, 8))
+    attend = package(framework).scaled_dot_product_attention
+    lengths = to_native(framework, np.array([6, 11]))
+    spoilt = []
+    for x in (Q, K, V):
+        spoilt.append(x.copy())
+        spoilt[-1][0, :, 6:], spoilt[-1][1, :, 11:] = np.nan, np.inf
+    clean, dirty = (
+        attend(
+            *(to_native(framework, x) for x in arrays),
+            q_lengths=lengths,
+            kv_lengths=lengths,
+            implementation="blockwise",
+        )
+        for arrays in ((Q, K, V), spoilt)
+    )
+    np.testing.assert_array_equal(to_numpy(dirty), to_numpy(clean))
