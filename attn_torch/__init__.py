@@ -1,6 +1,6 @@
 """Attention and the transformer block in PyTorch, to one contract with its sibling package."""
 
-from .attention import scaled_dot_product_attention
+from .attention import explain, scaled_dot_product_attention
 from .block import Block, block, init_block
 from .layers import LayerNorm, RMSNorm
 from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_tanh, mlp, relu, silu, swiglu
@@ -25,6 +25,7 @@ __all__ = [
     "alibi",
     "block",
     "causal_self_attention",
+    "explain",
     "from_tree",
     "geglu",
     "geglu_tanh",

@@ -72,32 +72,69 @@ def scaled_dot_product_attention(
     Raises TypeError or ValueError, naming the argument, what was got and what was wanted.
     Source: Vaswani et al. 2017, section 3.2.1.
     """
+    given = {
+        "mask": mask,
+        "bias": bias,
+        "scale": scale,
+        "softcap": softcap,
+        "window": window,
+        "q_offset": q_offset,
+        "q_lengths": q_lengths,
+        "kv_lengths": kv_lengths,
+        "q_segment_ids": q_segment_ids,
+        "kv_segment_ids": kv_segment_ids,
+        "sinks": sinks,
+        "dropout_p": dropout_p,
+        "dropout_seed": dropout_seed,
+        "dropout_mask": dropout_mask,
+        "precision": precision,
+    }
+    name, _, call = prepare(q, k, v, causal, return_lse, return_weights, implementation, given)
+    out, lse, *weights = IMPLEMENTATIONS[name].attention(**call)
+    rows, Tk = q.shape[:-1], k.shape[-2]  # (..., Hq, Tq)
+    results = [out.reshape(*rows, v.shape[-1])]
+    if return_lse:
+        results.append(lse.reshape(rows))
+    if return_weights:
+        results.append(weights[0][..., :Tk].reshape(*rows, Tk))
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def explain(q, k, v, causal=False, **options):
+    """Which implementation such a call of scaled_dot_product_attention runs, and why not the others.
+
+    Takes what that takes; computes nothing. Returns a line for each implementation, the chosen one first.
+    """
+    given = scaled_dot_product_attention.__kwdefaults__ | options
+    wanted = [given.pop(name) for name in ("return_lse", "return_weights", "implementation")]
+    name, others, _ = prepare(q, k, v, causal, *wanted, given)
+    return "\n".join([f"{name}: chosen", *(f"{other}: {why}" for other, why in others.items())])
+
+
+def prepare(q, k, v, causal, return_lse, return_weights, implementation, given):
+    """The name of the implementation that runs, why the others do not, and its arguments.
+
+    given: the other keywords of scaled_dot_product_attention.
+    """
     checks.attention(
-        describe(q),
-        describe(k),
-        describe(v),
+        *(describe(x) for x in (q, k, v)),
         causal,
-        mask=describe(mask),
-        bias=describe(bias),
-        scale=scale,
-        softcap=softcap,
-        window=window,
-        q_offset=describe(q_offset),
-        q_lengths=describe(q_lengths),
-        kv_lengths=describe(kv_lengths),
-        q_segment_ids=describe(q_segment_ids),
-        kv_segment_ids=describe(kv_segment_ids),
-        sinks=describe(sinks),
-        dropout_p=dropout_p,
-        dropout_seed=describe(dropout_seed),
-        dropout_mask=describe(dropout_mask),
-        precision=precision,
+        **{name: describe(x) for name, x in given.items()},
         return_lse=return_lse,
         return_weights=return_weights,
         implementation=implementation,
         implementations=("auto", *IMPLEMENTATIONS),
     )
-    rows = q.shape[:-1]  # (..., Hq, Tq)
+    call = grouped(q, k, v, causal, **given)
+    wanted = [name for name, flag in (("lse", return_lse), ("weights", return_weights)) if flag]
+    return *choose(implementation, wanted, call), call
+
+
+def grouped(
+    q, k, v, causal, *, mask, bias, scale, softcap, window, q_offset, q_lengths, kv_lengths, q_segment_ids,
+    kv_segment_ids, sinks, dropout_p, dropout_seed, dropout_mask, precision,
+):  # fmt: skip
+    """The arguments of an implementation: one batch axis, heads in groups, the rules in a Sight."""
     Tk = k.shape[-2]
     if Tk == 0:  # no keys are one key that nobody reads, so that no implementation meets an empty axis
         k, v, kv_lengths = append_zero(k, -2), append_zero(v, -2), 0
@@ -108,6 +145,9 @@ def scaled_dot_product_attention(
 
     def row(x):  # one number for all rows of the batch, or (B,)
         return int(x) if isinstance(x, Integral) else x if x is None else x.to(INDEX).reshape(B)
+
+    def ids(x):  # (B, T)
+        return None if x is None else x.to(INDEX).reshape(B, x.shape[-1])
 
     q_lengths, kv_lengths = row(q_lengths), row(kv_lengths)
     if isinstance(q_offset, str):  # "bottom_right"
@@ -120,30 +160,23 @@ def scaled_dot_product_attention(
         q_offset=q_offset,
         q_lengths=q_lengths,
         kv_lengths=kv_lengths,
-        q_segment_ids=None if q_segment_ids is None else q_segment_ids.to(INDEX).reshape(B, Tq),
-        kv_segment_ids=None if kv_segment_ids is None else kv_segment_ids.to(INDEX).reshape(B, k.shape[-2]),
+        q_segment_ids=ids(q_segment_ids),
+        kv_segment_ids=ids(kv_segment_ids),
         mask=by_group(mask, batch, H, G),
     )
-    out, lse, *weights = choose(implementation, return_weights)(
-        q.reshape(B, H, G, Tq, D),
-        k.reshape(B, H, k.shape[-2], D),
-        v.reshape(B, H, v.shape[-2], v.shape[-1]),
-        sight,
-        scale=1 / math.sqrt(max(D, 1)) if scale is None else float(scale),
-        softcap=None if softcap is None else float(softcap),
-        bias=by_group(bias, batch, H, G),
-        sinks=None if sinks is None else sinks.reshape(H, G),
-        dropout=Dropout(float(dropout_p), dropout_seed, by_group(dropout_mask, batch, H, G))
-        if dropout_p > 0
-        else None,
-        precision=precision,
-    )
-    results = [out.reshape(*rows, v.shape[-1])]
-    if return_lse:
-        results.append(lse.reshape(rows))
-    if return_weights:
-        results.append(weights[0][..., :Tk].reshape(*rows, Tk))
-    return tuple(results) if len(results) > 1 else results[0]
+    dropout_mask = by_group(dropout_mask, batch, H, G)
+    return {
+        "q": q.reshape(B, H, G, Tq, D),
+        "k": k.reshape(B, H, k.shape[-2], D),
+        "v": v.reshape(B, H, v.shape[-2], v.shape[-1]),
+        "sight": sight,
+        "scale": 1 / math.sqrt(max(D, 1)) if scale is None else float(scale),
+        "softcap": None if softcap is None else float(softcap),
+        "bias": by_group(bias, batch, H, G),
+        "sinks": None if sinks is None else sinks.reshape(H, G),
+        "dropout": None if dropout_p == 0 else Dropout(float(dropout_p), dropout_seed, dropout_mask),
+        "precision": precision,
+    }
 
 
 def grown(x):

@@ -197,6 +197,10 @@ BAD_CALLS = [
         ValueError,
         "precision: got 'tf32', wanted one of None, float32, tensorfloat32, bfloat16",
     ),
-    ({"implementation": "flash"}, ValueError, "implementation: got 'flash', wanted one of auto, blockwise, reference"),
+    (
+        {"implementation": "flash"},
+        ValueError,
+        "implementation: got 'flash', wanted one of auto, reference, blockwise, fused",
+    ),
     ({"return_lse": 1}, TypeError, "return_lse: got int, wanted True or False"),
 ]

@@ -15,7 +15,7 @@ CONDITIONED = {  # where float64 need not hold it, whoever computes: luck decide
     "bias-minus-1e4-short": "scores near -1e4: the last bit of one is 2e-12",
     "bias-minus-1e4": "scores near -1e4: the last bit of one is 2e-12",
     "bias-minus-1e4-short": "the same",
-    "ascending": "scores in the hundreds, in units of log 2: the last bit of one is 1e-13",
+    "ascending": "scores near 1,800: the last bit of one is 2e-13",
     "ascending-short": "the same",
     "descending": "the same",
 }

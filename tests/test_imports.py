@@ -35,6 +35,7 @@ MAY_IMPORT = {
         "visibility",
     ),
     "implementations.autograd": ("framework",),
+    "implementations.fused": ("framework", "arithmetic", "visibility"),
     "implementations.linear": ("framework",),
     "implementations.reference": ("framework", "arithmetic", "dropout", "schedule", "visibility"),
     "implementations.tiles": ("framework", "arithmetic", "dropout", "schedule", "visibility"),
@@ -72,9 +73,10 @@ PARITY_MAY_IMPORT = {module: ("numpy", *(f"parity.{other}" for other in CORE)) f
 # What parity may import at the top level of a file, and of some files more.
 PARITY_AT_TOP = ("numpy", "parity")
 PARITY_AT_TOP_MORE = {
-    "cli": ("typer", "rich"),
+    "cli": ("typer",),
     "choose": ("typer",),
     "failing": ("typer",),
+    "proving": ("typer",),
     "screen": ("rich",),
     "outputs": ("typer",),
     "pytest": ("pytest",),

@@ -1,10 +1,30 @@
 """The ways to compute attention that are there, and which one a call gets."""
 
-from . import blockwise, reference
+from . import blockwise, fused, reference
 
-IMPLEMENTATIONS = {"blockwise": blockwise.attention, "reference": reference.attention}
+IMPLEMENTATIONS = {"reference": reference, "blockwise": blockwise, "fused": fused}
 
 
-def choose(implementation, return_weights):
-    """The function that a call named `implementation` runs."""
-    return IMPLEMENTATIONS["reference" if implementation == "auto" else implementation]
+def choose(implementation, wanted, call):
+    """(the name of the implementation that a call runs, why each other one does not, by name).
+
+    implementation: a name, or "auto". wanted: "lse", "weights", both or none. call: attention's arguments.
+    Raises ValueError if the one that is named cannot give what is wanted.
+    """
+    reasons = {name: way.cannot(wanted, **call) for name, way in IMPLEMENTATIONS.items()}
+    if implementation == "auto":
+        name = next(name for name in preferred(call) if reasons[name] is None)
+        return name, {n: reason or "slower here" for n, reason in reasons.items() if n != name}
+    if reasons[implementation] is not None:
+        can = ", ".join(name for name, reason in reasons.items() if reason is None)
+        raise ValueError(
+            f"implementation: got {implementation!r}, which {reasons[implementation]}, wanted auto or {can}"
+        )
+    return implementation, {
+        n: reason or "not asked for" for n, reason in reasons.items() if n != implementation
+    }
+
+
+def preferred(call):
+    """The names, the fastest first. Measured by `make bench-full`; see the README's table."""
+    return ("blockwise", "reference")

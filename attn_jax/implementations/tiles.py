@@ -134,10 +134,10 @@ def rows_of(x, i0, n_q):
     return cut(x, 2, i0, n_q).reshape(x.shape[0], x.shape[1] * n_q, x.shape[3])
 
 
-def seeing(lse, *arrays):
-    """lse and arrays with zeros for the queries that see nothing."""
-    sees = lse > -inf
-    return [jnp.where(sees, x, 0.0) for x in (lse, *arrays)]
+def seeing(total, *arrays):
+    """1 / total, and arrays, with zeros for the queries that see nothing."""
+    sees = total != 0
+    return [jnp.where(sees, x, 0.0) for x in (1 / total, *arrays)]
 
 
 def cut(x, axis, start, size):

@@ -1,8 +1,9 @@
 """Attention in tiles of queries against keys: no array of size (Tq, Tk) ever exists.
 
 A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
-sums that belong to it; backward, the tile is made again from q, k and lse. Keys out of the reach of a tile's
-queries are not touched. Scores are in units of log 2, because exp2 is the faster exponential.
+sums that belong to it; backward, the tile is made again from q, k and these. They stay two numbers: in their
+one, lse, a large score would leave the sum no bits. Keys out of the reach of a tile's queries are not
+touched. Scores are in units of log 2, because exp2 is the faster exponential.
 
 First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
 are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
@@ -32,6 +33,11 @@ LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
 
 
+def cannot(wanted, q, k, v, sight, **options):
+    """Why no tiles can give a call's results, or None. wanted: "lse", "weights", both or none."""
+    return "never holds the weights" if "weights" in wanted else None
+
+
 def attention(
     q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None, tiles=None
 ):
@@ -53,7 +59,8 @@ def attention(
     tiles = tiles or tile_sizes(B, H, G, Tq, Tk)
     plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
     function = _Attend if torch.compiler.is_compiling() else _AttendBothWays
-    out, lse = function.apply(plan, q, k, v, bias, *arrays)
+    out, top, total = function.apply(plan, q, k, v, bias, *arrays)
+    lse = log_sum(top, total)
     if sinks is not None:
         out, lse = with_sinks(out, lse, sinks)
     return out.to(q.dtype), lse
@@ -62,9 +69,15 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile."""
     n_q = max(1, min(Tq, 128 // max(G, 1)))
-    n_k = min(Tk, 1024)
+    n_k = min(Tk, 2**17 // (max(G, 1) * n_q))
     heads = max(1, 2**19 // (max(G, 1) * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
+
+
+def log_sum(top, total):
+    """The natural logarithm of total * 2**top, (B, H, G, Tq, 1) both, without the last axis."""
+    nothing = total == 0
+    return torch.where(nothing, -inf, top / LOG2E + torch.log(torch.where(nothing, 1.0, total)))[..., 0]
 
 
 def with_sinks(out, lse, sinks):
@@ -93,10 +106,10 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     return top, total, values
 
 
-def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
+def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
     """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
     scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = scores.sub_(lse).exp2_()
+    weights = scores.sub_(top).exp2_()
     dv = _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
     dweights = _dropped(plan, _einsum("nrv,nkv->nrk", dout, v, plan.precision), kept)
     dbias = dweights.sub_(delta).mul_(weights)
@@ -106,10 +119,10 @@ def backward_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dout, delta):
     return (dq, dk, dv), dbias
 
 
-def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, lse, dq, dk, dv, dbias):
-    """Add a tile to the tangents of out, but for the part of lse's in it, and of lse."""
+def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias):
+    """Add a tile to the tangents of the sums of weighted values and of weights, both relative to top."""
     scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = scores.sub_(lse).exp2_()
+    weights = scores.sub_(top).exp2_()
     dscores = _einsum("nrd,nkd->nrk", dq, k, plan.precision)
     dscores = _einsum("nrd,nkd->nrk", q, dk, plan.precision, dscores)
     dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
@@ -155,7 +168,7 @@ def _dropped(plan, weights, kept):
 
 
 def dense(plan, q, k, v, bias, *arrays):
-    """out and lse as attend gives them, in one tile and in operations that have all derivatives."""
+    """What attend gives, in one tile and in operations that have all derivatives."""
     dtype = accumulator(q.dtype)
     sight, dropout = joined(plan, arrays)
     q, k, v = (x.to(dtype) for x in (q, k, v))
@@ -176,24 +189,27 @@ def dense(plan, q, k, v, bias, *arrays):
     top = stop_gradient(torch.amax(scores, -1, keepdim=True).clamp(min=torch.finfo(dtype).min))
     weights = torch.exp(scores - top)
     total = weights.sum(-1, keepdim=True)
-    sees = total > 0
-    total = torch.where(sees, total, 1.0)
     kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
-    out = einsum("bhgqk,bhkv->bhgqv", _dropped(plan, weights / total, kept), v, plan.precision)
-    out, lse = torch.where(sees, out, 0.0), torch.where(sees, top + torch.log(total), -inf)
-    return out, lse[..., 0]
+    weights = _dropped(plan, weights / torch.where(total == 0, 1.0, total), kept)
+    out = einsum("bhgqk,bhkv->bhgqv", weights, v, plan.precision)
+    return torch.where(total == 0, 0.0, out), top * LOG2E, total
 
 
 # The tiles of a call, one after the other: some heads, then some queries, then some keys.
 
 
 def attend(plan, q, k, v, bias, *arrays):
-    """out (B, H, G, Tq, Dv) and lse (B, H, G, Tq), in the accumulator's dtype, without sinks."""
+    """out (B, H, G, Tq, Dv), and of each query the largest score and the sum of weights relative to that.
+
+    The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
+    """
     plan, dtype = _direct(plan, q), accumulator(q.dtype)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
-    lse = q.new_empty((*q.shape[:-1], 1), dtype=dtype)
+    top, total = (q.new_zeros((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
-    for (q_, k_, v_, out_, lse_), (b_,), rules in _over_heads(plan, (q, k, v, out, lse), (bias,), arrays):
+    for (q_, k_, v_, *results), (b_,), rules in _over_heads(
+        plan, (q, k, v, out, top, total), (bias,), arrays
+    ):
         for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
             queries = rows_of(q_, i0, n_q).to(dtype) * (plan.scale / _unit(plan))
             carry = None
@@ -201,30 +217,31 @@ def attend(plan, q, k, v, bias, *arrays):
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
                 carry = forward_tile(plan, carry, queries, keys, values, *tile)
             if carry is None:  # there is no key in reach
-                _put(out_, i0, n_q, 0.0)
-                _put(lse_, i0, n_q, -inf)
-            else:
-                top, total, values = carry
-                _put(out_, i0, n_q, values / total.clamp(min=1))  # total is 0 or at least 1
-                _put(lse_, i0, n_q, total.log2_().add_(top))
-    return out, lse[..., 0].div_(LOG2E)
+                _put(results[0], i0, n_q, 0.0)
+                continue
+            largest, weight, values = carry
+            values /= weight.clamp(min=1)  # which is 0, or at least 1
+            for x, rows in zip(results, (values, largest, weight), strict=True):
+                _put(x, i0, n_q, rows)
+    return out, top, total
 
 
-def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
+def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
     plan, dtype = _direct(plan, q), accumulator(q.dtype)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
     known = {}
-    whole = q, k, v, out, lse[..., None], dout, dlse[..., None], dq, dk, dv
-    for (q_, k_, v_, out_, lse_, do, dl, dq_, dk_, dv_), (b_, db_), rules in _over_heads(
+    whole = q, k, v, out, top, total, dout, dtotal, dq, dk, dv
+    for (q_, k_, v_, out_, top_, total_, do, dt, dq_, dk_, dv_), (b_, db_), rules in _over_heads(
         plan, whole, (bias, dbias), arrays
     ):
-        lse_, q_, do, dl = seeing(lse_, q_, do, dl)
-        base, delta = lse_ * LOG2E, (do * out_).sum(-1, keepdim=True) - dl
+        share, q_, do, dt = seeing(total_, q_, do, dt)
+        do = do * share
+        delta = (do * out_).sum(-1, keepdim=True) - dt
         for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
-            queries, *others = (rows_of(x, i0, n_q) for x in (q_, base, do, delta))
+            queries, *others = (rows_of(x, i0, n_q) for x in (q_, top_, do, delta))
             queries = queries.to(dtype) * (plan.scale / _unit(plan))
             dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
@@ -239,18 +256,18 @@ def backward(plan, q, k, v, bias, out, lse, dout, dlse, *arrays):
     return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
 
 
-def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
-    """The tangents of out and lse."""
+def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
+    """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
     plan, factor = _direct(plan, out), plan.scale / _unit(plan)
-    dout, dlse = torch.empty_like(out), torch.empty_like(lse[..., None])
+    dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
-    whole = q, k, v, out, lse[..., None], dq, dk, dv, dout, dlse
-    for (q_, k_, v_, out_, lse_, dq_, dk_, dv_, dout_, dlse_), (b_, db_), rules in _over_heads(
+    whole = q, k, v, out, top, total, dq, dk, dv, dout, dtotal
+    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, dout_, dtotal_), (b_, db_), rules in _over_heads(
         plan, whole, (bias, dbias), arrays
     ):
-        lse_, q_, dq_ = seeing(lse_, q_, dq_)
+        share, q_, dq_ = seeing(total_, q_, dq_)
         for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
-            queries, dqueries, o, base = (rows_of(x, i0, n_q) for x in (q_, dq_, out_, lse_ * LOG2E))
+            queries, dqueries, o, base, part = (rows_of(x, i0, n_q) for x in (q_, dq_, out_, top_, share))
             queries, dqueries = queries.to(o.dtype) * factor, dqueries.to(o.dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:
@@ -259,21 +276,23 @@ def tangent(plan, q, k, v, bias, out, lse, dq, dk, dv, dbias, *arrays):
                 )
                 moves = dqueries, dkeys, dvalues, part_of_bias(db_, corner, rules, queries)
                 sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
-            _put(dout_, i0, n_q, sums[0] - sums[1] * o)
-            _put(dlse_, i0, n_q, sums[1])
-    return dout, dlse[..., 0]
+            _put(dout_, i0, n_q, (sums[0] - sums[1] * o) * part)
+            _put(dtotal_, i0, n_q, sums[1])
+    return dout, torch.zeros_like(top), dtotal
 
 
 def _over_heads(plan, whole, biases, arrays):
     """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
     sight, dropout = joined(plan, arrays)
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
-    n_b = n_b if n_h >= H else 1  # so that the heads of a tile are one axis
+    sight, by_row = numbers(sight)
+    if by_row or n_h < H:  # so that a tile has one length, and its heads are one axis
+        n_b = 1
     for b, h in product(range(0, B, n_b), range(0, H, n_h)):
 
         def part(x, b=b, h=h):
             if not isinstance(x, Tensor):
-                return x
+                return x[b] if isinstance(x, list) else x
             x = take(x, 0, b, min(n_b, B - b))
             return take(x, 1, h, min(n_h, H - h)) if x.ndim > 3 else x
 
@@ -287,11 +306,12 @@ def _over_queries(plan, q, k, bias, rules, known):
     by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
     for i0 in range(0, q.shape[2], plan.tiles[2]):
         n_q = min(plan.tiles[2], q.shape[2] - i0)
-        if by_array or i0 not in known:  # numbers are the same for all heads
+        if by_array or (rules.sight, i0) not in known:  # numbers are often the same for other heads
             j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
             corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
-            known[i0] = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
-        yield i0, n_q, known[i0]
+            tiles = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
+        if not by_array: known[rules.sight, i0] = tiles
+        yield i0, n_q, tiles
 
 
 def _hidden(sight, corner, q, known):
@@ -340,9 +360,10 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_forward(*tensors, *output)
 
     @staticmethod
-    def backward(ctx, dout, dlse):
-        q, k, v, bias, *arrays, out, lse = ctx.saved_tensors
-        tensors = q, k, v, bias, out, lse, dout, dlse, *arrays
+    def backward(ctx, *cotangents):
+        *tensors, out, top, total = ctx.saved_tensors
+        arrays = tensors[4:]
+        tensors = *tensors[:4], out, top, total, *cotangents, *arrays
         if torch.compiler.is_compiling():  # which has no second derivatives
             grads = backward(ctx.plan, *tensors)
         else:
@@ -359,19 +380,20 @@ class _AttendBothWays(_Attend):
 
     @staticmethod
     def jvp(ctx, _plan, *tangents):
-        q, k, v, bias, *arrays, out, lse = ctx.saved_tensors
+        q, k, v, bias, *arrays, out, top, total = ctx.saved_tensors
+        at = q, k, v, bias, out, top, total
         tangents = (
             torch.zeros_like(x) if t is None and x is not None else t
             for x, t in zip((q, k, v, bias), tangents, strict=False)
         )
-        return Linear.apply(tangent, _dense_tangent, ctx.plan, q, k, v, bias, out, lse, *tangents, *arrays)
+        return Linear.apply(tangent, _dense_tangent, ctx.plan, *at, *tangents, *arrays)
 
 
-def _dense_backward(plan, q, k, v, bias, _out, _lse, dout, dlse, *arrays):
+def _dense_backward(plan, q, k, v, bias, _out, _top, _total, dout, dtop, dtotal, *arrays):
     f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
-    return torch.func.vjp(f, *floats)[1]((dout, dlse))
+    return torch.func.vjp(f, *floats)[1]((dout, dtop, dtotal))
 
 
-def _dense_tangent(plan, q, k, v, bias, _out, _lse, dq, dk, dv, dbias, *arrays):
+def _dense_tangent(plan, q, k, v, bias, _out, _top, _total, dq, dk, dv, dbias, *arrays):
     f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
     return torch.func.jvp(f, tuple(floats), tuple(x for x in (dq, dk, dv, dbias) if x is not None))[1]

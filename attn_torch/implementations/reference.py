@@ -12,6 +12,10 @@ from ..arithmetic import accumulator, einsum, stop_gradient
 from ..visibility import visible
 
 
+def cannot(wanted, q, k, v, sight, **options):
+    """None: it gives everything."""
+
+
 def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dropout=None, precision=None):
     """softmax(cap(q k^T * scale) + bias) v over the keys that each query sees.
 

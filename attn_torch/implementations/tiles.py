@@ -141,9 +141,9 @@ def rows_of(x, i0, n_q):
     return x.narrow(2, i0, n_q).flatten(1, 2)
 
 
-def seeing(lse, *arrays):
-    """lse and arrays with zeros for the queries that see nothing."""
-    sees = lse > -inf
-    if _readable(lse) and bool(sees.all()):
-        return lse, *arrays
-    return [torch.where(sees, x, 0.0) for x in (lse, *arrays)]
+def seeing(total, *arrays):
+    """1 / total, and arrays, with zeros for the queries that see nothing."""
+    sees = total != 0
+    if _readable(total) and bool(sees.all()):
+        return 1 / total, *arrays
+    return [torch.where(sees, x, 0.0) for x in (1 / total, *arrays)]
