@@ -1,6 +1,6 @@
 # Every target makes .venv and installs into it when it is missing or older than what it was made from.
 .DEFAULT_GOAL := help
-.PHONY: help parity test test-all bench bench-full lint format mirror twins wheel-test clean
+.PHONY: help parity mutants test test-all bench bench-full lint format mirror twins wheel-test clean
 
 CANDIDATES = python3.11 python3 python
 FIT = import sys; sys.exit(sys.version_info < (3, 11))
@@ -16,6 +16,9 @@ help:  ## this list
 
 parity: $(READY)  ## judge every implementation here against the float64 oracle
 	@$(BIN)/python -m parity run $(ARGS)
+
+mutants: $(READY)  ## attention that is wrong on purpose: the judge must reject all of it
+	@$(BIN)/python -m parity mutants $(ARGS)
 
 test: $(READY)  ## the tests, without the slow ones
 	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
@@ -44,7 +47,10 @@ mirror: $(READY)  ## how alike each pair of files of attn_torch and attn_jax is
 twins: $(READY)  ## copy the files that must be identical from attn_torch to attn_jax
 	@$(BIN)/python -m tools.mirror --copy-twins
 
-wheel-test: $(READY)  ## build the wheel, install it elsewhere, test it from there
+wheel-mutants: $(READY)  ## attention that is wrong on purpose: the judge must reject all of it
+	@$(BIN)/python -m parity mutants $(ARGS)
+
+test: $(READY)  ## build the wheel, install it elsewhere, test it from there
 	@$(BIN)/python -m pytest tests/test_packaging.py $(ARGS)
 
 clean:  ## remove caches and parity reports; .venv and benchmark results stay

@@ -1,8 +1,16 @@
 """Cases and subjects by pattern, as they are named on the command line."""
 
 import fnmatch
+from enum import StrEnum
 
 import typer
+
+
+class Dtype(StrEnum):
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float32 = "float32"
+    float64 = "float64"
 
 
 def cases(patterns: list[str] | None, budget: str) -> tuple:

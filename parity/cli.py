@@ -2,18 +2,17 @@
 
 import json
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parity import choose, devices, failing, outputs
+from parity import choose, devices, failing, outputs, proving
+from parity.choose import Dtype
 from parity.outputs import Badge, Html, Junit, Markdown
-from parity.screen import console
+from parity.screen import Progress, console
 
 devices.limit_threads()  # before NumPy is imported
 
@@ -34,13 +33,6 @@ class Kind(StrEnum):
     cases = "cases"
     subjects = "subjects"
     claims = "claims"
-
-
-class Dtype(StrEnum):
-    float16 = "float16"
-    bfloat16 = "bfloat16"
-    float32 = "float32"
-    float64 = "float64"
 
 
 DEFAULT_DTYPES = (Dtype.float32, Dtype.float64, Dtype.bfloat16)
@@ -89,22 +81,25 @@ def run(
     started = runner.Run(plan)
     started.keep = replay_files.keeper(FAILURES, started)
     try:
-        started.start()
+        raise typer.Exit(execute(started, budget, json_file, fail_fast, reports))
     except runner.NoDevice as missing:
         console(stderr=True).print(f"parity: --device {device}: {missing}")
         raise typer.Exit(2) from None
-    raise typer.Exit(execute(started, budget, json_file, fail_fast, reports))
 
 
 def execute(started, budget: str, json_file: Path, fail_fast: bool, reports: outputs.Asked) -> int:
-    """Run to the end, the first failure or Ctrl-C; write and show what there is. Returns the exit code."""
+    """Run to the end, the first failure or Ctrl-C; write and show what there is. Returns the exit code.
+
+    Raises runner.NoDevice.
+    """
     from parity import record, runner
     from parity.report import terminal
 
     start, out, cells, complete = time.monotonic(), console(), [], False
-    header = record.header(started, record.command_line(), budget)
     try:
-        with closing(started.cells()) as judged, progress(out, started) as step:
+        started.start()
+        total = len(started.plan.cases) * len(started.plan.dtypes) * len(started.subjects)
+        with closing(started.cells()) as judged, Progress("judging", total) as step:
             for cell in judged:
                 cells.append(cell)
                 step()
@@ -113,7 +108,9 @@ def execute(started, budget: str, json_file: Path, fail_fast: bool, reports: out
             else:
                 complete = True
     except KeyboardInterrupt:
+        started.close()
         out.print("interrupted: the report holds what was judged so far")
+    header = record.header(started, record.command_line(), budget)
     summary = record.summary(cells, time.monotonic() - start, complete)
     report = {**header, "summary": summary, "cells": cells}
     record.write(report, json_file)
@@ -123,46 +120,8 @@ def execute(started, budget: str, json_file: Path, fail_fast: bool, reports: out
     return summary["exit_code"]
 
 
-def progress(out: Console, started):
-    """A context that gives a function to call after each cell: a bar in a terminal, nothing elsewhere."""
-    if not out.is_terminal:
-        return nullcontext(lambda: None)
-    return Bar(out, len(started.plan.cases) * len(started.plan.dtypes) * len(started.subjects))
-
-
-class Bar(Progress):
-    """A progress bar over so many cells."""
-
-    def __init__(self, out: Console, total: int):
-        columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        super().__init__(*columns, console=out, transient=True)
-        self.bar = self.add_task("judging", total=total)
-
-    def __enter__(self):
-        super().__enter__()
-        return lambda: self.advance(self.bar)
-
-
-@app.command()
-def calibrate(
-    subject: Annotated[list[str] | None, typer.Option(help="Subjects: a name; * and ? match.")] = None,
-    dtype: Annotated[list[Dtype] | None, typer.Option(help="May be repeated.")] = None,
-    outputs: Annotated[
-        int, typer.Option(min=1, help="Tensors to judge, for each claim and set of cases.")
-    ] = 1000,
-) -> None:
-    """Measure how much of their bounds correct implementations use: is a bound ever exceeded, is it tight."""
-    from parity import calibrate as calibration
-
-    subjects = tuple(s for s in choose.subjects(subject) if not isinstance(s, str))
-    dtypes = tuple(str(name) for name in dtype or Dtype)
-    uses: calibration.Uses = {}
-    try:
-        for _ in calibration.calibrate(uses, subjects, dtypes, outputs):
-            pass
-    except KeyboardInterrupt:
-        console().print("interrupted: these are the figures so far")
-    raise typer.Exit(calibration.show(uses, console()))
+app.command()(proving.mutants)
+app.command()(proving.calibrate)
 
 
 # ---- reports

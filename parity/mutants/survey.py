@@ -13,7 +13,7 @@ from parity.cases import Case, select
 from parity.inputs import Inputs
 from parity.mutants.arrays import Arrays, load
 from parity.mutants.registry import DTYPES, MUTANTS, Mutant
-from parity.mutants.trials import LAYERS, prepare
+from parity.mutants.trials import LAYERS, Trial, prepare
 
 
 class Row(NamedTuple):
@@ -45,10 +45,12 @@ def survey(
     seeds: Iterable[int] = (0,),
     mutants: Iterable[Mutant] | None = None,
     enough: float = math.inf,
+    claim: str = "",
 ) -> Iterator[Row]:
-    """Judge every mutant, and its twin, on every case of its operator under the dtype's strict claim.
+    """Judge every mutant, and its twin, on every case of its operator, under a claim.
 
     cases: of the catalogue, or names in trials.LAYERS; the default set and all layers if None.
+    claim: the dtype's strict one by default.
     enough: a mutant that so many cases have killed in a dtype and seed meets no further case there.
     """
     arrays = load(framework)
@@ -58,7 +60,8 @@ def survey(
     for case in chosen:
         for dtype, seed in product(dtypes, seeds):
             alive = [m for m in mutants if dtype in m.dtypes and kills[m.name, dtype, seed] < enough]
-            for row in _meet(case, dtype, seed, arrays, alive):
+            name = case if isinstance(case, str) else case.name
+            for row in _meet(prepare(case, dtype, seed, claim), name, dtype, seed, arrays, alive):
                 kills[row.mutant, dtype, seed] += row.killed
                 yield row
 
@@ -71,8 +74,9 @@ def killers(rows: Iterable[Row]) -> dict[tuple[str, str, int], list[str]]:
     return found
 
 
-def _meet(case: Case | str, dtype: str, seed: int, arrays: Arrays, mutants: list[Mutant]) -> Iterator[Row]:
-    trial = prepare(case, dtype, seed)
+def _meet(
+    trial: Trial, case: str, dtype: str, seed: int, arrays: Arrays, mutants: list[Mutant]
+) -> Iterator[Row]:
     twins = {}
     for mutant in (mutant for mutant in mutants if mutant.operator == trial.operator):
         if mutant.right not in twins:
@@ -84,5 +88,4 @@ def _meet(case: Case | str, dtype: str, seed: int, arrays: Arrays, mutants: list
         found = trial.judge(changed)
         tensor, share = (found.worst.name, found.worst.max_share) if found.worst else ("", 0.0)
         killed = twin_passed and found.status == verdict.FAILED
-        name = case if isinstance(case, str) else case.name
-        yield Row(mutant.name, name, dtype, seed, twin_passed, killed, tensor, share)
+        yield Row(mutant.name, case, dtype, seed, twin_passed, killed, tensor, share)

@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from parity import runner
 from parity.cli import app
+from parity.mutants import proof, registry, survey
 from parity.runner import STATUSES
 
 PLUGINS = Path(__file__).with_name("plugins.py")
@@ -26,6 +29,7 @@ COMMANDS = {
     "calibrate": ["--dtype", "--outputs", "--subject"],
     "diff": ["before", "after"],
     "list": ["kind"],
+    "mutants": ["--claim", "--dtype", "--framework", "--json"],
     "replay": ["file", "--subject"],
     "report": ["file", *REPORTS],
     "shrink": ["file", "--subject"],
@@ -133,6 +137,54 @@ def test_an_interrupt_leaves_a_valid_record(tmp_path):
     assert "interrupted" in printed
     assert not report["summary"]["complete"]
     assert len(report["cells"]) == sum(report["summary"][status] for status in STATUSES)
+
+
+def test_an_interrupt_before_the_first_cell_leaves_a_valid_record(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.Run, "start", interrupted)
+    code, printed, report = parity("run", "--case", "normal")
+    assert code == 3
+    assert "interrupted" in printed
+    assert (report["cells"], report["summary"]["complete"]) == ([], False)
+    assert parity("report", "parity-report.json", "--html", "page.html")[0] == 0
+
+
+@pytest.fixture
+def few_mutants(monkeypatch):
+    names = ("scale-forgotten", "delta-missing", "block-heads-not-transposed-back")
+    chosen = {name: registry.MUTANTS[name] for name in names}
+    monkeypatch.setattr(proof, "MUTANTS", chosen)
+    monkeypatch.setattr(proof, "survey", lambda **how: survey(**how, mutants=chosen.values()))
+    return chosen
+
+
+def test_mutants_are_counted_by_theme_and_named_by_what_killed_them(few_mutants):
+    words = ("mutants", "--framework", "numpy", "--dtype", "float32", "--json", "mutants.json")
+    code, printed, _ = parity(*words)
+    assert code == 0
+    assert all(f"{m.theme}: " in printed and f"  {name} " in printed for name, m in few_mutants.items())
+    assert f"{len(few_mutants)} of {len(few_mutants)} killed" in printed
+    said = json.loads(Path("mutants.json").read_text())
+    assert (said["schema"], said["alive"], said["twins_failed"]) == (1, [], [])
+    assert [m["name"] for m in said["mutants"]] == list(few_mutants)
+    assert all(len(m["killed_by"]["numpy"]["float32"]) == 2 for m in said["mutants"])
+
+
+def test_a_mutant_that_is_alive_exits_1_by_name(few_mutants, monkeypatch):
+    right = few_mutants["scale-forgotten"].right
+    alive = replace(few_mutants["scale-forgotten"], wrong=right.scale)
+    monkeypatch.setitem(few_mutants, "scale-forgotten", alive)
+    code, printed, _ = parity("mutants", "--framework", "numpy", "--dtype", "float32")
+    assert code == 1
+    assert "alive: scale-forgotten in numpy, claim float32: Scores are not scaled." in printed
+
+
+def test_an_unknown_claim_is_refused():
+    code, printed, _ = parity("mutants", "--claim", "float8")
+    assert code == 2
+    assert "no claim 'float8'" in " ".join(printed.split())
 
 
 def test_list_and_show():
