@@ -69,7 +69,7 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile."""
     n_q = max(1, min(Tq, 128 // max(G, 1)))
-    n_k = min(Tk, 2**17 // (max(G, 1) * n_q))
+    n_k = min(Tk, 1024)
     heads = max(1, 2**19 // (max(G, 1) * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
 
@@ -285,14 +285,12 @@ def _over_heads(plan, whole, biases, arrays):
     """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
     sight, dropout = joined(plan, arrays)
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
-    sight, by_row = numbers(sight)
-    if by_row or n_h < H:  # so that a tile has one length, and its heads are one axis
-        n_b = 1
+    n_b = n_b if n_h >= H else 1  # so that the heads of a tile are one axis
     for b, h in product(range(0, B, n_b), range(0, H, n_h)):
 
         def part(x, b=b, h=h):
             if not isinstance(x, Tensor):
-                return x[b] if isinstance(x, list) else x
+                return x
             x = take(x, 0, b, min(n_b, B - b))
             return take(x, 1, h, min(n_h, H - h)) if x.ndim > 3 else x
 
@@ -306,12 +304,11 @@ def _over_queries(plan, q, k, bias, rules, known):
     by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
     for i0 in range(0, q.shape[2], plan.tiles[2]):
         n_q = min(plan.tiles[2], q.shape[2] - i0)
-        if by_array or (rules.sight, i0) not in known:  # numbers are often the same for other heads
+        if by_array or i0 not in known:  # numbers are the same for all heads
             j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
             corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
-            tiles = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
-        if not by_array: known[rules.sight, i0] = tiles
-        yield i0, n_q, tiles
+            known[i0] = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
+        yield i0, n_q, known[i0]
 
 
 def _hidden(sight, corner, q, known):
