@@ -55,25 +55,30 @@ def calibrate(
     """Fills uses, and yields every cell.
 
     outputs: the least number of judged tensors for each claim and set. One seed of everything says how many a
-    seed gives; the others follow from that.
+    seed gives; the others follow from that, until there are enough.
     """
-    claims = {(s.name, dtype): s.claims[dtype] for s in subjects for dtype in dtypes if dtype in s.claims}
+    claims = {(s.name, dtype): kept(s, dtype) for s in subjects for dtype in dtypes if dtype in s.claims}
     for name, cases in SETS.items():
-        use = uses[name] = defaultdict(Use)
-        for first in (True, False):
-            counts = {claim: len(each.shares) for claim, each in use.items()}
-            seeds = {
-                pair: range(1) if first else range(1, needed(counts.get(claim, 0), outputs))
-                for pair, claim in claims.items()
-            }
+        use, seeds = uses.setdefault(name, defaultdict(Use)), dict.fromkeys(claims, range(1))
+        while any(seeds.values()):
             for cell in judged(subjects, cases(), seeds):
                 use[cell["claim"]].add(cell)
                 yield cell
+            counts = {claim: len(each.shares) for claim, each in use.items()}
+            for pair, those in claims.items():
+                done = seeds[pair].stop
+                stop = max(needed(counts.get(claim, 0), done, outputs) for claim in those)
+                seeds[pair] = range(done, stop)
 
 
-def needed(of_one: int, outputs: int) -> int:
-    """Seeds until there are so many outputs, if one gives so many."""
-    return math.ceil(outputs / of_one) if of_one else 1
+def kept(subject: Subject, dtype: str) -> set[str]:
+    """The claims that a subject is judged by: its own, and the weaker ones that it declares to keep."""
+    return {subject.claims[dtype], *(d.claims[dtype] for d in subject.diverges if dtype in (d.claims or ()))}
+
+
+def needed(found: int, seeds: int, outputs: int) -> int:
+    """Seeds that give so many outputs, if so many seeds have given so many."""
+    return math.ceil(seeds * outputs / found) if 0 < found < outputs else seeds
 
 
 def judged(
