@@ -41,6 +41,8 @@ GRADES = {
 }
 
 ONE_SIDED: dict[str, str] = {  # path with its package -> why the other has none
+    "attn_torch/implementations/walk.py": "torch goes from tile to tile in Python",
+    "attn_jax/implementations/loops.py": "a JAX program goes from tile to tile in loops of its own",
     "attn_torch/implementations/autograd.py": "torch takes hand-written derivatives as autograd Functions",
     "attn_jax/implementations/linear.py": "JAX takes a hand-written transpose as a primitive's rule",
 }
@@ -98,6 +100,11 @@ EXEMPT = {
         ("linear_layer(shapes, name)", "linear_layer(shapes, name, rngs)", RNGS),
     ),
     "implementations/tiles.py": (
+        (
+            "readable(x)\nWhether the values of an array are there, or only its shape.",
+            "",
+            "while jax traces a program no values are there",
+        ),
         (
             "",
             "cut(x, axis, start, size)\nx[start : start + size] along axis.",

@@ -13,7 +13,6 @@ of a tile, n = B H of its heads and r = G q of its rows.
 Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, algorithms 1 and 2.
 """
 
-import os
 from functools import partial
 from math import gcd, inf, log
 
@@ -23,14 +22,13 @@ from jax import Array, lax
 
 from .. import dropout as dropping
 from .. import visibility
-from ..arithmetic import INDEX, accumulator, einsum, iota, stop_gradient, take
-from ..dropout import Dropout
-from ..visibility import Sight, visible
+from ..arithmetic import accumulator, einsum, iota, stop_gradient, take
+from ..visibility import visible
 from .linear import Linear, linear
-from .tiles import Plan, Rules, cut, in_reach, joined, part_of_bias, reach, rows_of, seeing, split, tile_of
+from .loops import added, corner_of, over_heads, over_keys, padded, pasted, starts, together
+from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
 
 LOG2E = 1 / log(2)
-_WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by side
 
 
 def cannot(wanted, q, k, v, sight, **options):
@@ -58,7 +56,7 @@ def attention(
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
     n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    whole = _padded(q, k, v, bias, sight, dropout, -Tq % tiles[2], -Tk % tiles[3])
+    whole = padded(q, k, v, bias, sight, dropout, -Tq % tiles[2], -Tk % tiles[3])
     plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:]))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
     out, top, total = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
@@ -202,17 +200,17 @@ def attend(plan, q, k, v, bias, *arrays):
             rows = rows_of(q_, i0, plan.tiles[2]).astype(dtype) * (plan.scale / _unit(plan))
 
             def keys(j0, carry):
-                (keys_, values), *tile = tile_of(_corner(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+                (keys_, values), *tile = tile_of(corner_of(plan, i0, j0), (k_, v_), biases[0], rules, rows)
                 return forward_tile(plan, carry, rows, keys_, values, *tile)
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             carry = zero + jnp.finfo(dtype).min, zero, zeros
-            top, total, values = _over_keys(plan, rules.sight, i0, k_, keys, carry)
+            top, total, values = over_keys(plan, rules.sight, i0, k_, keys, carry)
             return values / jnp.maximum(total, 1), top, total  # total is 0, or at least 1
 
-        return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
+        return [together(x, q_.shape) for x in lax.map(queries, starts(plan, q_))]
 
-    return tuple(_over_heads(plan, heads, (q, k, v), (bias,), arrays))
+    return tuple(over_heads(plan, heads, (q, k, v), (bias,), arrays))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -231,26 +229,26 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             rows = rows.astype(dtype) * (plan.scale / _unit(plan))
 
             def keys(j0, sums):
-                (keys_, values), *tile = tile_of(_corner(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+                (keys_, values), *tile = tile_of(corner_of(plan, i0, j0), (k_, v_), biases[0], rules, rows)
                 dq, dk, dv, *db = sums
                 part = dq, cut(dk, 2, j0, plan.tiles[3]), cut(dv, 2, j0, plan.tiles[3])
                 (dq, *part), dscores = backward_tile(plan, part, rows, keys_, values, *tile, base, do, delta)
-                dk, dv = (_pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
+                dk, dv = (pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
                 dscores = dscores.reshape(*rules.heads, -1, *plan.tiles[2:])
-                return dq, dk, dv, *(_added(x, dscores, 0, 0, 0, i0, j0) for x in db)
+                return dq, dk, dv, *(added(x, dscores, 0, 0, 0, i0, j0) for x in db)
 
-            dq, *sums = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(rows), *sums))
+            dq, *sums = over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(rows), *sums))
             return sums, dq * plan.scale
 
         sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
         sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
-        (dk, dv, *db), dq = lax.scan(queries, sums, _starts(plan, q_))
-        grads = _together(dq, q_.shape), (dk * _unit(plan)).mT, dv.mT
+        (dk, dv, *db), dq = lax.scan(queries, sums, starts(plan, q_))
+        grads = together(dq, q_.shape), (dk * _unit(plan)).mT, dv.mT
         return *(x.astype(q.dtype) for x in grads), *db
 
     shared = [] if bias is None else [jnp.zeros(bias.shape, dtype)]
     whole = q, k, v, out, top, total, dout, dtotal
-    dq, dk, dv, *dbias = _over_heads(plan, heads, whole, (bias,), arrays, shared)
+    dq, dk, dv, *dbias = over_heads(plan, heads, whole, (bias,), arrays, shared)
     return dq, dk, dv, *(x.astype(bias.dtype) for x in dbias)
 
 
@@ -269,116 +267,19 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
 
             def keys(j0, sums):
                 (keys_, values, dkeys, dvalues), *tile = tile_of(
-                    _corner(plan, i0, j0), (k_, v_, dk_, dv_), biases[0], rules, rows
+                    corner_of(plan, i0, j0), (k_, v_, dk_, dv_), biases[0], rules, rows
                 )
-                moves = drows, dkeys, dvalues, part_of_bias(biases[1], _corner(plan, i0, j0), rules, rows)
+                moves = drows, dkeys, dvalues, part_of_bias(biases[1], corner_of(plan, i0, j0), rules, rows)
                 return tangent_tile(plan, sums, rows, keys_, values, *tile, base, *moves)
 
-            do, dt = _over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
+            do, dt = over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
             return (do - dt * o) * share, dt
 
-        return [_together(x, q_.shape) for x in lax.map(queries, _starts(plan, q_))]
+        return [together(x, q_.shape) for x in lax.map(queries, starts(plan, q_))]
 
     whole = q, k, v, out, top, total, dq, dk, dv
-    dout, dtotal = _over_heads(plan, heads, whole, (bias, dbias), arrays)
+    dout, dtotal = over_heads(plan, heads, whole, (bias, dbias), arrays)
     return dout, jnp.zeros_like(top), dtotal
-
-
-def _over_heads(plan, f, whole, biases, arrays, shared=()):
-    """f of what belongs to the heads of one tile, as (N, ...) but for the biases; for all heads.
-
-    f returns arrays (N, ...), which are put together to (B, H, ...), and some like `shared`, which are added.
-    """
-    sight, dropout = joined(plan, arrays)
-    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
-    n = (B // n_b) * (H // n_h)
-    workers = max(w for w in range(1, _WORKERS + 1) if n % w == 0)
-
-    def some(sums, first):
-        results = []
-        for at in (first + w for w in range(workers)):  # at the same time, for all that XLA knows
-            b, h = at // (H // n_h) * n_b, at % (H // n_h) * n_h
-
-            def part(x, b=b, h=h):
-                if not isinstance(x, Array):
-                    return x
-                x = cut(x, 0, b, n_b) if x.shape[0] > 1 else x
-                return cut(x, 1, h, n_h) if x.ndim > 3 and x.shape[1] > 1 else x
-
-            rules = Rules((n_b, n_h), Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
-            flat = [part(x).reshape(n_b * n_h, *x.shape[2:]) for x in whole]
-            result = f(flat, [part(x) for x in biases], rules)
-            own, common = result[: len(result) - len(sums)], result[len(result) - len(sums) :]
-            sums = [_added(x, y, b, h, 0, 0, 0) for x, y in zip(sums, common, strict=True)]
-            results.append(own)
-        return sums, jax.tree.map(lambda *x: jnp.stack(x), *results)
-
-    if n == 1:
-        sums, results = some(list(shared), 0)
-    else:
-        sums, results = lax.scan(some, list(shared), jnp.arange(0, n, workers, dtype=INDEX))
-    blocks = (x.reshape(B // n_b, H // n_h, n_b, n_h, *x.shape[2 + (n > 1) :]) for x in results)
-    return [x.swapaxes(1, 2).reshape(B, H, *x.shape[4:]) for x in blocks] + sums
-
-
-def _corner(plan, i0, j0):
-    return i0, plan.tiles[2], j0, plan.tiles[3]
-
-
-def _starts(plan, q):
-    return jnp.arange(0, q.shape[2], plan.tiles[2], dtype=INDEX)
-
-
-def _over_keys(plan, sight, i0, k, f, carry):
-    """f(first key, carry) over the tiles of keys in reach of the queries from i0 on."""
-    n = plan.tiles[3]
-    j0, j1 = reach(sight, i0, plan.tiles[2], k.shape[1])
-    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f(t * n, carry), carry)
-
-
-def _padded(q, k, v, bias, sight, dropout, n_q, n_k):
-    """A call with n_q more queries, which see nothing, and n_k more keys, which nothing sees."""
-    if not n_q and not n_k:
-        return q, k, v, bias, sight, dropout
-    Tq, Tk = q.shape[3], k.shape[2]
-
-    def pad(x, ends, mode="constant"):
-        if not isinstance(x, Array):
-            return x
-        return jnp.pad(x, [(0, ends.get(axis, 0) * (n > 1)) for axis, n in enumerate(x.shape)], mode)
-
-    def length(x, n, more):
-        return x if not more else n if x is None else min(x, n) if isinstance(x, int) else jnp.minimum(x, n)
-
-    sight = sight._replace(
-        q_lengths=length(sight.q_lengths, Tq, n_q),
-        kv_lengths=length(sight.kv_lengths, Tk, n_k),
-        q_segment_ids=pad(sight.q_segment_ids, {1: n_q}, "edge"),  # no id that would be out of order
-        kv_segment_ids=pad(sight.kv_segment_ids, {1: n_k}, "edge"),
-        mask=pad(sight.mask, {3: n_q, 4: n_k}),
-    )
-    dropout = dropout and dropout._replace(mask=pad(dropout.mask, {3: n_q, 4: n_k}))
-    q, k, v, bias = pad(q, {3: n_q}), pad(k, {2: n_k}), pad(v, {2: n_k}), pad(bias, {3: n_q, 4: n_k})
-    return q, k, v, bias, sight, dropout
-
-
-def _together(x, shape):
-    """(tiles, N, R, d), from queries of `shape`, as (N, G, Tq, d)."""
-    N, G, Tq, _ = shape
-    x = x.reshape(x.shape[0], N, G, x.shape[2] // G, x.shape[3])
-    return jnp.moveaxis(x, 0, 2).reshape(N, G, Tq, x.shape[4])
-
-
-def _pasted(x, y, axis, start):
-    return y if x.shape == y.shape else lax.dynamic_update_slice_in_dim(x, y, start, axis)
-
-
-def _added(x, y, *corner):
-    """x with y added from the corner on, summed along the axes of which x has but one."""
-    one = tuple(axis for axis in range(x.ndim) if x.shape[axis] == 1)
-    corner = [jnp.asarray(0 if axis in one else start, INDEX) for axis, start in enumerate(corner)]
-    y = y.sum(one, keepdims=True)
-    return lax.dynamic_update_slice(x, lax.dynamic_slice(x, corner, y.shape) + y, corner)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -14,7 +14,6 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from itertools import product
 from math import inf, log
 
 import torch
@@ -23,11 +22,10 @@ from torch import Tensor
 from .. import dropout as dropping
 from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, switched, take
-from ..dropout import Dropout
-from ..schedule import key_range
-from ..visibility import Sight, visible
+from ..visibility import visible
 from .autograd import Linear, folded, of_floats
-from .tiles import Plan, Rules, by_row, in_reach, joined, part_of_bias, reach, rows_of, seeing, split, tile_of
+from .tiles import Plan, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
+from .walk import over_heads, over_queries, put
 
 LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
@@ -69,7 +67,7 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile."""
     n_q = max(1, min(Tq, 128 // max(G, 1)))
-    n_k = min(Tk, 1024)
+    n_k = min(Tk, 2**17 // (max(G, 1) * n_q))
     heads = max(1, 2**19 // (max(G, 1) * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
 
@@ -207,22 +205,20 @@ def attend(plan, q, k, v, bias, *arrays):
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
     top, total = (q.new_zeros((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
-    for (q_, k_, v_, *results), (b_,), rules in _over_heads(
-        plan, (q, k, v, out, top, total), (bias,), arrays
-    ):
-        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+    for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, (q, k, v, out, top, total), (bias,), arrays):
+        for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries = rows_of(q_, i0, n_q).to(dtype) * (plan.scale / _unit(plan))
             carry = None
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
                 carry = forward_tile(plan, carry, queries, keys, values, *tile)
             if carry is None:  # there is no key in reach
-                _put(results[0], i0, n_q, 0.0)
+                put(results[0], i0, n_q, 0.0)
                 continue
             largest, weight, values = carry
             values /= weight.clamp(min=1)  # which is 0, or at least 1
             for x, rows in zip(results, (values, largest, weight), strict=True):
-                _put(x, i0, n_q, rows)
+                put(x, i0, n_q, rows)
     return out, top, total
 
 
@@ -234,13 +230,13 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
     known = {}
     whole = q, k, v, out, top, total, dout, dtotal, dq, dk, dv
-    for (q_, k_, v_, out_, top_, total_, do, dt, dq_, dk_, dv_), (b_, db_), rules in _over_heads(
+    for (q_, k_, v_, out_, top_, total_, do, dt, dq_, dk_, dv_), (b_, db_), rules in over_heads(
         plan, whole, (bias, dbias), arrays
     ):
         share, q_, do, dt = seeing(total_, q_, do, dt)
         do = do * share
         delta = (do * out_).sum(-1, keepdim=True) - dt
-        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+        for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries, *others = (rows_of(x, i0, n_q) for x in (q_, top_, do, delta))
             queries = queries.to(dtype) * (plan.scale / _unit(plan))
             dqueries = torch.zeros_like(queries)
@@ -251,7 +247,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
                 if db_ is not None:
                     part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
                     part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
-            _put(dq_, i0, n_q, dqueries.mul_(plan.scale))
+            put(dq_, i0, n_q, dqueries.mul_(plan.scale))
     dk, dv = dk.mul_(_unit(plan)).mT.to(k.dtype), dv.mT.to(v.dtype)
     return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
 
@@ -262,11 +258,11 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
     whole = q, k, v, out, top, total, dq, dk, dv, dout, dtotal
-    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, dout_, dtotal_), (b_, db_), rules in _over_heads(
+    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, dout_, dtotal_), (b_, db_), rules in over_heads(
         plan, whole, (bias, dbias), arrays
     ):
         share, q_, dq_ = seeing(total_, q_, dq_)
-        for i0, n_q, tiles in _over_queries(plan, q_, k_, b_, rules, known):
+        for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries, dqueries, o, base, part = (rows_of(x, i0, n_q) for x in (q_, dq_, out_, top_, share))
             queries, dqueries = queries.to(o.dtype) * factor, dqueries.to(o.dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
@@ -276,68 +272,9 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
                 )
                 moves = dqueries, dkeys, dvalues, part_of_bias(db_, corner, rules, queries)
                 sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
-            _put(dout_, i0, n_q, (sums[0] - sums[1] * o) * part)
-            _put(dtotal_, i0, n_q, sums[1])
+            put(dout_, i0, n_q, (sums[0] - sums[1] * o) * part)
+            put(dtotal_, i0, n_q, sums[1])
     return dout, torch.zeros_like(top), dtotal
-
-
-def _over_heads(plan, whole, biases, arrays):
-    """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
-    sight, dropout = joined(plan, arrays)
-    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
-    n_b = n_b if n_h >= H else 1  # so that the heads of a tile are one axis
-    for b, h in product(range(0, B, n_b), range(0, H, n_h)):
-
-        def part(x, b=b, h=h):
-            if not isinstance(x, Tensor):
-                return x
-            x = take(x, 0, b, min(n_b, B - b))
-            return take(x, 1, h, min(n_h, H - h)) if x.ndim > 3 else x
-
-        heads = min(n_b, B - b), min(n_h, H - h)
-        rules = Rules(heads, Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
-        yield [part(x).flatten(0, 1) for x in whole], [part(x) for x in biases], rules
-
-
-def _over_queries(plan, q, k, bias, rules, known):
-    """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
-    by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
-    for i0 in range(0, q.shape[2], plan.tiles[2]):
-        n_q = min(plan.tiles[2], q.shape[2] - i0)
-        if by_array or i0 not in known:  # numbers are the same for all heads
-            j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
-            corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
-            known[i0] = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
-        yield i0, n_q, known[i0]
-
-
-def _hidden(sight, corner, q, known):
-    """Of a tile whose rules are all numbers, the columns that some query does not see, and where."""
-    i0, n_q, j0, n_k = corner
-    j1 = j0 + n_k
-    n = j1 if sight.kv_lengths is None else min(sight.kv_lengths, j1)
-    first, last = (
-        key_range(i, i + 1, n, sight.causal, sight.window, sight.q_offset) for i in (i0, i0 + n_q - 1)
-    )
-    a, b = max(last[0], j0), first[1]  # from a to b, every query sees every key
-    ended = sight.q_lengths is not None and sight.q_lengths < i0 + n_q
-    hidden = []
-    for start, stop in [(j0, j1)] if ended or a >= b else [(j0, a), (b, j1)]:
-        if start < stop:
-            key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
-            if key not in known:
-                known[key] = by_row(~visible(*key, q), (1, 1, q.shape[1], n_q))
-            hidden.append((start - j0, known[key]))
-    return hidden
-
-
-def _put(x, i0, n_q, rows):
-    """Write (N, R, d), or one number, where rows_of reads."""
-    x = x.narrow(2, i0, n_q)
-    if isinstance(rows, Tensor):
-        x.copy_(rows.view(x.shape))
-    else:
-        x.fill_(rows)
 
 
 # What autograd, functorch and dynamo have to be told.

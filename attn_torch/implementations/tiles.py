@@ -67,16 +67,16 @@ def in_reach(sight, Tq, Tk):
 
 def reach(sight, i0, n, Tk):
     """(j0, j1) of the keys that queries i0 ... i0 + n - 1 may see, by every rule but the mask."""
-    i1 = i0 + n
     (low, high), (_, n_q), (_, n_k) = map(extremes, (sight.q_offset, sight.q_lengths, sight.kv_lengths))
+    i1 = i0 + n if n_q is None else min(i0 + n, n_q)
     n_k = Tk if n_k is None else min(Tk, n_k)
-    if n_q is not None and i0 >= n_q:
+    if i0 >= i1:
         return 0, 0
     j0, j1 = 0, n_k
     if low is not None:
         j0 = key_range(i0, i1, n_k, sight.causal, sight.window, low)[0]
         j1 = key_range(i0, i1, n_k, sight.causal, sight.window, high)[1]
-    if sight.q_segment_ids is not None and j0 < j1 and _readable(sight.q_segment_ids):
+    if sight.q_segment_ids is not None and j0 < j1 and readable(sight.q_segment_ids):
         ids, keys = sight.q_segment_ids[:, i0:i1], sight.kv_segment_ids[:, j0:j1]
         near = (keys >= ids.amin(-1, keepdim=True)) & (keys <= ids.amax(-1, keepdim=True))
         near = near.any(0).nonzero().flatten().tolist() or [0, -1]
@@ -88,10 +88,11 @@ def extremes(x):
     """Of a number or an array, the smallest and the largest; None if there is none."""
     if not isinstance(x, Tensor):
         return x, x
-    return (int(x.min()), int(x.max())) if _readable(x) else (None, None)  # none to be read
+    return (int(x.min()), int(x.max())) if readable(x) else (None, None)  # none to be read
 
 
-def _readable(x):
+def readable(x):
+    """Whether the values of an array are there, or only its shape."""
     return not torch.compiler.is_compiling() and x.device.type != "meta"
 
 
@@ -144,6 +145,6 @@ def rows_of(x, i0, n_q):
 def seeing(total, *arrays):
     """1 / total, and arrays, with zeros for the queries that see nothing."""
     sees = total != 0
-    if _readable(total) and bool(sees.all()):
+    if readable(total) and bool(sees.all()):
         return 1 / total, *arrays
     return [torch.where(sees, x, 0.0) for x in (1 / total, *arrays)]

@@ -1,0 +1,114 @@
+"""The tiles of a call as loops of the program: over some heads, then some queries, then some keys.
+
+N = B H of the heads at hand, R = G q of the queries.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..arithmetic import INDEX
+from ..dropout import Dropout
+from ..visibility import Sight
+from .tiles import Rules, cut, joined, reach
+
+WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by side
+
+
+def over_heads(plan, f, whole, biases, arrays, shared=()):
+    """f of what belongs to the heads of one tile, as (N, ...) but for the biases; for all heads.
+
+    f returns arrays (N, ...), which are put together to (B, H, ...), and some like `shared`, which are added.
+    """
+    sight, dropout = joined(plan, arrays)
+    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
+    n = (B // n_b) * (H // n_h)
+    workers = max(w for w in range(1, WORKERS + 1) if n % w == 0)
+
+    def some(sums, first):
+        results = []
+        for at in (first + w for w in range(workers)):  # at the same time, for all that XLA knows
+            b, h = at // (H // n_h) * n_b, at % (H // n_h) * n_h
+
+            def part(x, b=b, h=h):
+                if not isinstance(x, Array):
+                    return x
+                x = cut(x, 0, b, n_b) if x.shape[0] > 1 else x
+                return cut(x, 1, h, n_h) if x.ndim > 3 and x.shape[1] > 1 else x
+
+            rules = Rules((n_b, n_h), Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
+            flat = [part(x).reshape(n_b * n_h, *x.shape[2:]) for x in whole]
+            result = f(flat, [part(x) for x in biases], rules)
+            own, common = result[: len(result) - len(sums)], result[len(result) - len(sums) :]
+            sums = [added(x, y, b, h, 0, 0, 0) for x, y in zip(sums, common, strict=True)]
+            results.append(own)
+        return sums, jax.tree.map(lambda *x: jnp.stack(x), *results)
+
+    if n == 1:
+        sums, results = some(list(shared), 0)
+    else:
+        sums, results = lax.scan(some, list(shared), jnp.arange(0, n, workers, dtype=INDEX))
+    blocks = (x.reshape(B // n_b, H // n_h, n_b, n_h, *x.shape[2 + (n > 1) :]) for x in results)
+    return [x.swapaxes(1, 2).reshape(B, H, *x.shape[4:]) for x in blocks] + sums
+
+
+def corner_of(plan, i0, j0):
+    return i0, plan.tiles[2], j0, plan.tiles[3]
+
+
+def starts(plan, q):
+    return jnp.arange(0, q.shape[2], plan.tiles[2], dtype=INDEX)
+
+
+def over_keys(plan, sight, i0, k, f, carry):
+    """f(first key, carry) over the tiles of keys in reach of the queries from i0 on."""
+    n = plan.tiles[3]
+    j0, j1 = reach(sight, i0, plan.tiles[2], k.shape[1])
+    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f(t * n, carry), carry)
+
+
+def padded(q, k, v, bias, sight, dropout, n_q, n_k):
+    """A call with n_q more queries, which see nothing, and n_k more keys, which nothing sees."""
+    if not n_q and not n_k:
+        return q, k, v, bias, sight, dropout
+    Tq, Tk = q.shape[3], k.shape[2]
+
+    def pad(x, ends, mode="constant"):
+        if not isinstance(x, Array):
+            return x
+        return jnp.pad(x, [(0, ends.get(axis, 0) * (n > 1)) for axis, n in enumerate(x.shape)], mode)
+
+    def length(x, n, more):
+        return x if not more else n if x is None else min(x, n) if isinstance(x, int) else jnp.minimum(x, n)
+
+    sight = sight._replace(
+        q_lengths=length(sight.q_lengths, Tq, n_q),
+        kv_lengths=length(sight.kv_lengths, Tk, n_k),
+        q_segment_ids=pad(sight.q_segment_ids, {1: n_q}, "edge"),  # no id that would be out of order
+        kv_segment_ids=pad(sight.kv_segment_ids, {1: n_k}, "edge"),
+        mask=pad(sight.mask, {3: n_q, 4: n_k}),
+    )
+    dropout = dropout and dropout._replace(mask=pad(dropout.mask, {3: n_q, 4: n_k}))
+    q, k, v, bias = pad(q, {3: n_q}), pad(k, {2: n_k}), pad(v, {2: n_k}), pad(bias, {3: n_q, 4: n_k})
+    return q, k, v, bias, sight, dropout
+
+
+def together(x, shape):
+    """(tiles, N, R, d), from queries of `shape`, as (N, G, Tq, d)."""
+    N, G, Tq, _ = shape
+    x = x.reshape(x.shape[0], N, G, x.shape[2] // G, x.shape[3])
+    return jnp.moveaxis(x, 0, 2).reshape(N, G, Tq, x.shape[4])
+
+
+def pasted(x, y, axis, start):
+    return y if x.shape == y.shape else lax.dynamic_update_slice_in_dim(x, y, start, axis)
+
+
+def added(x, y, *corner):
+    """x with y added from the corner on, summed along the axes of which x has but one."""
+    one = tuple(axis for axis in range(x.ndim) if x.shape[axis] == 1)
+    corner = [jnp.asarray(0 if axis in one else start, INDEX) for axis, start in enumerate(corner)]
+    y = y.sum(one, keepdims=True)
+    return lax.dynamic_update_slice(x, lax.dynamic_slice(x, corner, y.shape) + y, corner)

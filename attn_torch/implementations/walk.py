@@ -1,0 +1,85 @@
+"""The tiles of a call one after the other: some heads, then some queries, then some keys.
+
+N = B H of the heads at hand, R = G q of the queries.
+"""
+
+from itertools import product
+
+from torch import Tensor
+
+from .. import visibility
+from ..arithmetic import take
+from ..dropout import Dropout
+from ..schedule import key_range
+from ..visibility import Sight, visible
+from .tiles import Rules, by_row, joined, reach, readable
+
+
+def over_heads(plan, whole, biases, arrays):
+    """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
+    sight, dropout = joined(plan, arrays)
+    (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
+    sight = Sight(*map(_numbers, sight))
+    if n_h < H or list in map(type, sight):  # so that the heads of a tile are one axis, of one length
+        n_b = 1
+    for b, h in product(range(0, B, n_b), range(0, H, n_h)):
+
+        def part(x, b=b, h=h):
+            if not isinstance(x, Tensor):
+                return x[b] if isinstance(x, list) else x
+            x = take(x, 0, b, min(n_b, B - b))
+            return take(x, 1, h, min(n_h, H - h)) if x.ndim > 3 else x
+
+        heads = min(n_b, B - b), min(n_h, H - h)
+        rules = Rules(heads, Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
+        yield [part(x).flatten(0, 1) for x in whole], [part(x) for x in biases], rules
+
+
+def _numbers(x):
+    """Lengths and offsets as numbers where they can be read: what they hide is known without looking."""
+    is_row = isinstance(x, Tensor) and x.ndim == 1
+    return x.tolist() if is_row and readable(x) else x
+
+
+def over_queries(plan, q, k, bias, rules, known):
+    """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
+    by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
+    for i0 in range(0, q.shape[2], plan.tiles[2]):
+        n_q = min(plan.tiles[2], q.shape[2] - i0)
+        tiles = None if by_array else known.get((rules.sight, i0))  # numbers are often the same for all heads
+        if tiles is None:
+            j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
+            corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
+            tiles = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
+            if not by_array:
+                known[rules.sight, i0] = tiles
+        yield i0, n_q, tiles
+
+
+def _hidden(sight, corner, q, known):
+    """Of a tile whose rules are all numbers, the columns that some query does not see, and where."""
+    i0, n_q, j0, n_k = corner
+    j1 = j0 + n_k
+    n = j1 if sight.kv_lengths is None else min(sight.kv_lengths, j1)
+    first, last = (
+        key_range(i, i + 1, n, sight.causal, sight.window, sight.q_offset) for i in (i0, i0 + n_q - 1)
+    )
+    a, b = max(last[0], j0), first[1]  # from a to b, every query sees every key
+    ended = sight.q_lengths is not None and sight.q_lengths < i0 + n_q
+    hidden = []
+    for start, stop in [(j0, j1)] if ended or a >= b else [(j0, a), (b, j1)]:
+        if start < stop:
+            key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
+            if key not in known:
+                known[key] = by_row(~visible(*key, q), (1, 1, q.shape[1], n_q))
+            hidden.append((start - j0, known[key]))
+    return hidden
+
+
+def put(x, i0, n_q, rows):
+    """Write (N, R, d), or one number, where rows_of reads."""
+    x = x.narrow(2, i0, n_q)
+    if isinstance(rows, Tensor):
+        x.copy_(rows.view(x.shape))
+    else:
+        x.fill_(rows)
