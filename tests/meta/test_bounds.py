@@ -239,12 +239,8 @@ def test_a_number_too_large_for_the_claim_is_no_evidence():
 def flat(Tk, size):
     """One query that sees Tk keys alike, and gradients of that size."""
     random = np.random.default_rng(0)
-    shapes = [(1, 1, 8), (1, Tk, 8), (1, Tk, 8), (1, 1, 8)]
-    sizes = (0.1, 0.1, size, size)
-    q, k, v, dout = (
-        round_to(x * random.standard_normal(n), "float16") for x, n in zip(sizes, shapes, strict=True)
-    )
-    return attention(q, k, v, dout)
+    made = ((1, 0.1), (Tk, 0.1), (Tk, size), (1, size))
+    return attention(*(round_to(x * random.standard_normal((1, n, 8)), "float16") for n, x in made))
 
 
 def derived_softmax_gradient(truth):
