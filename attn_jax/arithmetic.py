@@ -40,6 +40,16 @@ def constant(values, dtype, like):
     return jnp.array(values, dtype)
 
 
+def index(x, furthest):
+    """x as positions, cut to what they can be; what lies further is as far."""
+    return jnp.clip(x, -furthest, furthest).astype(INDEX)
+
+
+def label(x):
+    """x, integers of any dtype, as something of which equal ones are equal."""
+    return x
+
+
 def take(x, axis, start, size):
     """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, start, size, axis)

@@ -6,7 +6,7 @@ from numbers import Integral
 import jax.numpy as jnp
 
 from . import checks
-from .arithmetic import INDEX, append_zero, describe
+from .arithmetic import append_zero, describe, index, label
 from .dropout import Dropout
 from .implementations import IMPLEMENTATIONS, choose
 from .visibility import Sight
@@ -144,10 +144,10 @@ def grouped(
     B, G = math.prod(batch), Hq // max(H, 1)
 
     def row(x):  # one number for all rows of the batch, or (B,)
-        return int(x) if isinstance(x, Integral) else x if x is None else x.astype(INDEX).reshape(B)
+        return int(x) if isinstance(x, Integral) else x if x is None else index(x, checks.FURTHEST).reshape(B)
 
     def ids(x):  # (B, T)
-        return None if x is None else x.astype(INDEX).reshape(B, x.shape[-1])
+        return None if x is None else label(x).reshape(B, x.shape[-1])
 
     q_lengths, kv_lengths = row(q_lengths), row(kv_lengths)
     if isinstance(q_offset, str):  # "bottom_right"

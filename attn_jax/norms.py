@@ -7,6 +7,7 @@ Axis: C channels.
 import jax.numpy as jnp
 from jax import Array
 
+from . import checks
 from .arithmetic import accumulator, describe
 
 
@@ -20,6 +21,7 @@ def layer_norm(x: Array, gain: Array, bias: Array | None, eps=1e-5) -> Array:
     Raises ValueError if gain or bias is not (C,), TypeError if one is wider than the arithmetic or no float.
     Source: Ba, Kiros & Hinton 2016, eq. 4.
     """
+    checks.epsilon(eps)
     x_hat, gain, bias = _widened(x, gain=gain, bias=bias)
     x_hat = x_hat - jnp.mean(x_hat, -1, keepdims=True)  # before squaring: mean(x^2) - mean(x)^2 cancels
     var = jnp.mean(x_hat * x_hat, -1, keepdims=True)  # (..., 1)
@@ -38,6 +40,7 @@ def rms_norm(x: Array, gain: Array, eps=1e-6, *, offset=0.0) -> Array:
     Raises ValueError if gain is not (C,), TypeError if it is wider than the arithmetic or no float.
     Source: Zhang & Sennrich 2019, eq. 4.
     """
+    checks.epsilon(eps)
     x_hat, gain = _widened(x, gain=gain)
     mean_square = jnp.mean(x_hat * x_hat, -1, keepdims=True)  # (..., 1)
     return (x_hat / jnp.sqrt(mean_square + eps) * (offset + gain)).astype(x.dtype)

@@ -43,6 +43,16 @@ def constant(values, dtype, like):
     return torch.tensor(values, dtype=dtype, device=like.device)
 
 
+def index(x, furthest):
+    """x as positions, cut to what they can be; what lies further is as far."""
+    return x.to(INDEX).clamp(-furthest, furthest)
+
+
+def label(x):
+    """x, integers of any dtype, as something of which equal ones are equal."""
+    return x.to(INDEX)
+
+
 def take(x, axis, start, size):
     """x[start : start + size] along axis; an axis of size 1 stands for all of it and stays."""
     return x if x.shape[axis] == 1 else x.narrow(axis, start, size)

@@ -3,13 +3,13 @@
 Every message names the argument, what was got and what was wanted. Nothing here knows a framework.
 """
 
-import math
 from numbers import Integral, Real
 from typing import NamedTuple
 
 ARITHMETIC = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 PRECISIONS = (None, "float32", "tensorfloat32", "bfloat16")
+LARGEST = 1e30  # of a scale or a cap: float32 holds it, its reciprocal and their products
 FURTHEST = 2**29  # of an offset: positions, with a window added, are 32-bit
 
 
@@ -165,8 +165,18 @@ def number(name, x, positive=False):
         return
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name}: got {kind_of(x)}, wanted a number")
-    if not -math.inf < float(x) < math.inf or (positive and x <= 0):
-        raise ValueError(f"{name}: got {x}, wanted a finite number{' above 0' if positive else ''}")
+    if not -LARGEST <= x <= LARGEST or (positive and x <= 0):
+        above = " above 0" if positive else ""
+        raise ValueError(f"{name}: got {str(x)[:20]}, wanted a finite number{above}, of at most {LARGEST:g}")
+
+
+def epsilon(eps):
+    """What a norm adds to a variance."""
+    if eps is None:
+        raise TypeError("eps: got NoneType, wanted a number")
+    number("eps", eps)
+    if eps < 0:
+        raise ValueError(f"eps: got {eps}, wanted at least 0")
 
 
 def is_integer(x):
@@ -212,6 +222,10 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
         if x.shape != (*batch, T):
             raise ValueError(f"{name}: got shape {x.shape}, wanted {(*batch, T)}")
+    if q_ids is not None and q_ids.dtype != kv_ids.dtype:
+        raise TypeError(
+            f"kv_segment_ids: got dtype {kv_ids.dtype}, wanted {q_ids.dtype}, the dtype of q_segment_ids"
+        )
 
 
 def seed(dropout_seed):

@@ -102,6 +102,12 @@ BAD_CALLS = [
     ({"sinks": integers(*range(6))}, TypeError, "sinks: got dtype int32, wanted float32"),
     ({"scale": "1"}, TypeError, "scale: got str, wanted a number"),
     ({"scale": float("nan")}, ValueError, "scale: got nan, wanted a finite number"),
+    (
+        {"scale": 10**400},
+        ValueError,
+        "scale: got 10000000000000000000, wanted a finite number, of at most 1e+30",
+    ),
+    ({"softcap": 1e36}, ValueError, "softcap: got 1e+36, wanted a finite number above 0, of at most 1e+30"),
     ({"softcap": 0.0}, ValueError, "softcap: got 0.0, wanted a finite number above 0"),
     ({"softcap": True}, TypeError, "softcap: got bool, wanted a number"),
     ({"window": -1}, ValueError, "window: got -1, wanted nothing below 0; None leaves a side open"),
@@ -160,6 +166,11 @@ BAD_CALLS = [
         {"q_segment_ids": floats(2, 5), "kv_segment_ids": floats(2, 7)},
         TypeError,
         "q_segment_ids: got dtype float32, wanted integers",
+    ),
+    (
+        {"q_segment_ids": ONES["q_segment_ids"].astype("int8"), "kv_segment_ids": ONES["kv_segment_ids"]},
+        TypeError,
+        "kv_segment_ids: got dtype int32, wanted int8, the dtype of q_segment_ids",
     ),
     (
         {"dropout_p": 1.0, "dropout_seed": 0},

@@ -14,7 +14,6 @@ CONDITIONED = {  # where float64 need not hold it, whoever computes: luck decide
     "tiles-ascending": "scores up to 2,300: the last bit of one is 5e-13",
     "bias-minus-1e4-short": "scores near -1e4: the last bit of one is 2e-12",
     "bias-minus-1e4": "scores near -1e4: the last bit of one is 2e-12",
-    "bias-minus-1e4-short": "the same",
     "ascending": "scores near 1,800: the last bit of one is 2e-13",
     "ascending-short": "the same",
     "descending": "the same",

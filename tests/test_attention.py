@@ -158,6 +158,25 @@ def test_nan_that_is_read_is_shown(framework):
 
 
 @both_frameworks
+@pytest.mark.parametrize("implementation", ["reference", "blockwise", "fused"])
+def test_nan_in_a_bias_is_shown_and_does_not_hide(framework, implementation):
+    bias = np.zeros((5, 7))
+    bias[1, 2] = np.nan
+    dtype = "float64" if implementation != "fused" else "float32"
+    v = np.ones((2, 2, 7, 4))
+    out = attend(framework)(Q, K, v, bias=bias, dtype=dtype, implementation=implementation)
+    assert np.isnan(out[:, :, 1]).all()
+    assert not np.isnan(np.delete(out, 1, -2)).any()
+
+
+@both_frameworks
+def test_segment_ids_of_any_size_are_compared_whole(framework):
+    ids = np.array([[0, 2**32, 1, 1, 0]] * 2), np.array([[0, 2**32, 2**33, 1, 0, 5, -1]] * 2)
+    _, weights = attend(framework)(Q, K, V, q_segment_ids=ids[0], kv_segment_ids=ids[1], return_weights=True)
+    np.testing.assert_array_equal(weights[0, 0] > 0, ids[0][0][:, None] == ids[1][0])
+
+
+@both_frameworks
 def test_query_head_h_reads_kv_head_h_divided_by_the_group(framework):
     v = np.broadcast_to(np.arange(2.0)[:, None, None], V.shape)  # each kv head's values are its number
     out = attend(framework)(Q, K, v)

@@ -57,7 +57,7 @@ BAD_KEYWORDS = [
         "rotary_scaling: got low_freq_factor, wanted factor",
     ),
     ({"window": -1}, ValueError, "window: got -1, wanted nothing below 0; None leaves a side open"),
-    ({"softcap": 0.0}, ValueError, "softcap: got 0.0, wanted a finite number above 0"),
+    ({"softcap": 0.0}, ValueError, "softcap: got 0.0, wanted a finite number above 0, of at most 1e+30"),
     ({"attn_dropout": 1.0}, ValueError, "attn_dropout: got 1.0, wanted at least 0 and below 1"),
     ({"resid_dropout": -0.5}, ValueError, "resid_dropout: got -0.5, wanted at least 0 and below 1"),
 ]

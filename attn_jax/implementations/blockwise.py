@@ -162,7 +162,7 @@ def dense(plan, q, k, v, bias, *arrays):
     seen = visible(sight, q.shape[-2], k.shape[-2], q)
     if bias is not None:
         bias = bias.astype(dtype)
-        seen = bias > -inf if seen is None else seen & (bias > -inf)
+        seen = bias != -inf if seen is None else seen & (bias != -inf)
     if seen is not None:
         q = jnp.where(seen.any(-1)[..., None], q, 0.0)
         k, v = (jnp.where(seen.any(-2).any(-2)[..., None], x, 0.0) for x in (k, v))

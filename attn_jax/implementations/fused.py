@@ -45,9 +45,9 @@ def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dro
     causal = only_causal(sight) and Tq >= Tk and bias is None
     seen = None if causal else visible(sight, Tq, Tk, q)
     if bias is not None:
-        seen = bias > -inf if seen is None else seen & (bias > -inf)
+        seen = bias != -inf if seen is None else seen & (bias != -inf)
         bias = jnp.where(
-            bias > -inf, bias, 0.0
+            bias != -inf, bias, 0.0
         )  # a finite number and a mask: jax.nn does not guard a row of -inf
     if seen is not None:
         reads = seen.any(-1)[..., None]  # (B, H, G, Tq, 1)

@@ -30,7 +30,7 @@ def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dro
     seen = visible(sight, q.shape[-2], k.shape[-2], q)  # (B, H, G, Tq, Tk), any axis possibly 1
     if bias is not None:
         bias = bias.astype(q.dtype)
-        seen = bias > -inf if seen is None else seen & (bias > -inf)
+        seen = bias != -inf if seen is None else seen & (bias != -inf)
     if seen is not None:
         q, k, v = drop_unread(q, k, v, seen)
     scores = einsum("bhgqd,bhkd->bhgqk", q, k, precision) * scale

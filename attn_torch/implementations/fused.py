@@ -45,7 +45,7 @@ def attention(q, k, v, sight, *, scale, softcap=None, bias=None, sinks=None, dro
     causal = only_causal(sight) and Tq >= Tk and scale > 0 and softcap is None and bias is None
     seen = None if causal else visible(sight, Tq, Tk, q)
     if bias is not None:
-        seen = bias > -inf if seen is None else seen & (bias > -inf)
+        seen = bias != -inf if seen is None else seen & (bias != -inf)
     if seen is not None:
         reads = seen.any(-1)[..., None]  # (B, H, G, Tq, 1)
         read = seen.any(-2).any(-2)[..., None]  # (B, H, Tk, 1)

@@ -109,7 +109,7 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
         seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
         seen = None if seen is None else by_row(seen, shape)
         if bias is not None:
-            seen = bias > -inf if seen is None else seen & (bias > -inf)
+            seen = bias != -inf if seen is None else seen & (bias != -inf)
         seen = seen.expand(*seen.shape[:2], n_k)
         read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
         arrays = [torch.where(read, x, 0.0) for x in arrays]
