@@ -62,16 +62,16 @@ def mutants(
     seconds = round(time.monotonic() - start, 1)
     for line in proof.lines(found):
         out.print(line, soft_wrap=True)
-    said = {"generated": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version()}
+    said: dict = {"generated": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version()}
     said |= {"versions": versions, "frameworks": frameworks, "claims": claims}
     report = said | proof.record(found)
     report["summary"] |= {"seconds": seconds, "complete": complete}
     counts = report["summary"]
     with_what = ", ".join(f"{name} {version}" for name, version in versions.items())
     out.print(f"\n{counts['mutants']} mutants, {with_what}, under {', '.join(claims)}:")
-    killed = f"{counts['killed']:,} of {counts['tried']:,} killed"
+    deaths = f"{counts['killed']:,} of {counts['tried']:,} killed"
     twins = f"in {counts['trials']:,} trials the correct twin failed {counts['twins_failed']} times"
-    out.print(f"{killed}; {twins}; {seconds:.0f} s")
+    out.print(f"{deaths}; {twins}; {seconds:.0f} s")
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
