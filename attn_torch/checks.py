@@ -165,7 +165,8 @@ def number(name, x, positive=False):
         return
     if not isinstance(x, Real) or isinstance(x, bool):
         raise TypeError(f"{name}: got {kind_of(x)}, wanted a number")
-    if not (x >= -LARGEST and x <= LARGEST) or (positive and x <= 0):
+    value = x if isinstance(x, int) else float(x)
+    if not -LARGEST <= value <= LARGEST or (positive and value <= 0):
         above = " above 0" if positive else ""
         raise ValueError(f"{name}: got {str(x)[:20]}, wanted a finite number{above}, of at most {LARGEST:g}")
 

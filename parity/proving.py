@@ -62,7 +62,8 @@ def mutants(
     seconds = round(time.monotonic() - start, 1)
     for line in proof.lines(found):
         out.print(line, soft_wrap=True)
-    said: dict = {"generated": datetime.now(UTC).isoformat(timespec="seconds"), "python": platform.python_version()}
+    said: dict = {"generated": datetime.now(UTC).isoformat(timespec="seconds")}
+    said |= {"python": platform.python_version()}
     said |= {"versions": versions, "frameworks": frameworks, "claims": claims}
     report = said | proof.record(found)
     report["summary"] |= {"seconds": seconds, "complete": complete}
