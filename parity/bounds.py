@@ -297,6 +297,8 @@ def sum_bounds(call: Call, bwd: Backward, ds: Array, ds_sink: Array, claim: Clai
     if call.bias is not None:
         n = bwd.ds.size / max(call.bias.size, 1)
         error = ds + gamma(n, claim.u_reduce) * (np.abs(bwd.ds) + ds)
+        if n > 1:  # each ds in io, then their sum
+            error = error + claim.u_out * (np.abs(bwd.ds) + error) + claim.eta_out
         reference, error = (sum_to(call.axes.rows(x), call.bias.shape) for x in (bwd.ds, error))
         seen = sum_to(call.axes.rows(call.visible), call.bias.shape) > 0
         bounds["dbias"] = np.where(seen, finish(claim, reference, error), 0.0)
