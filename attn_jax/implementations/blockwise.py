@@ -197,7 +197,7 @@ def attend(plan, q, k, v, bias, *arrays):
         q_, k_, v_ = whole
 
         def queries(i0):
-            rows = rows_of(q_, i0, plan.tiles[2]).astype(dtype) * (plan.scale / _unit(plan))
+            rows = rows_of(q_, i0, plan.tiles[2], rules.heads).astype(dtype) * (plan.scale / _unit(plan))
 
             def keys(j0, carry):
                 (keys_, values), *tile = tile_of(corner_of(plan, i0, j0), (k_, v_), biases[0], rules, rows)
@@ -208,9 +208,10 @@ def attend(plan, q, k, v, bias, *arrays):
             top, total, values = over_keys(plan, rules.sight, i0, k_, keys, carry)
             return values / jnp.maximum(total, 1), top, total  # total is 0, or at least 1
 
-        return [together(x, q_.shape) for x in lax.map(queries, starts(plan, q_))]
+        return [together(x, plan.tiles[2]) for x in lax.map(queries, starts(plan, q_))]
 
-    return tuple(over_heads(plan, heads, (q, k, v), (bias,), arrays))
+    results = over_heads(plan, heads, (q, k, v), (bias,), arrays)
+    return tuple(x.reshape(*q.shape[:-1], x.shape[-1]) for x in results)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -222,8 +223,8 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
         q_, k_, v_, *others = whole
 
         def queries(sums, i0):
-            o, base, weight, do, dt = (rows_of(x, i0, plan.tiles[2]) for x in others)
-            share, rows, do, dt = seeing(weight, rows_of(q_, i0, plan.tiles[2]), do, dt)
+            o, base, weight, do, dt = (rows_of(x, i0, plan.tiles[2], rules.heads) for x in others)
+            share, rows, do, dt = seeing(weight, rows_of(q_, i0, plan.tiles[2], rules.heads), do, dt)
             do = do * share
             delta = (do * o).sum(-1, keepdims=True) - dt
             rows = rows.astype(dtype) * (plan.scale / _unit(plan))
@@ -243,13 +244,13 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
         sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
         sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
         (dk, dv, *db), dq = lax.scan(queries, sums, starts(plan, q_))
-        grads = together(dq, q_.shape), (dk * _unit(plan)).mT, dv.mT
+        grads = together(dq, plan.tiles[2]), (dk * _unit(plan)).mT, dv.mT
         return *(x.astype(q.dtype) for x in grads), *db
 
     shared = [] if bias is None else [jnp.zeros(bias.shape, dtype)]
     whole = q, k, v, out, top, total, dout, dtotal
-    dq, dk, dv, *dbias = over_heads(plan, heads, whole, (bias,), arrays, shared)
-    return dq, dk, dv, *(x.astype(bias.dtype) for x in dbias)
+    grads = over_heads(plan, heads, whole, (bias,), arrays, shared)
+    return tuple(x.reshape(y.shape).astype(y.dtype) for x, y in zip(grads, (q, k, v, bias), strict=False))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -261,8 +262,10 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
         q_, k_, v_, out_, top_, total_, dq_, dk_, dv_ = whole
 
         def queries(i0):
-            o, base = (rows_of(x, i0, plan.tiles[2]) for x in (out_, top_))
-            share, rows, drows = seeing(*(rows_of(x, i0, plan.tiles[2]) for x in (total_, q_, dq_)))
+            o, base = (rows_of(x, i0, plan.tiles[2], rules.heads) for x in (out_, top_))
+            share, rows, drows = seeing(
+                *(rows_of(x, i0, plan.tiles[2], rules.heads) for x in (total_, q_, dq_))
+            )
             rows, drows = rows.astype(out.dtype) * factor, drows.astype(out.dtype) * factor
 
             def keys(j0, sums):
@@ -275,11 +278,11 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
             do, dt = over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
             return (do - dt * o) * share, dt
 
-        return [together(x, q_.shape) for x in lax.map(queries, starts(plan, q_))]
+        return [together(x, plan.tiles[2]) for x in lax.map(queries, starts(plan, q_))]
 
     whole = q, k, v, out, top, total, dq, dk, dv
     dout, dtotal = over_heads(plan, heads, whole, (bias, dbias), arrays)
-    return dout, jnp.zeros_like(top), dtotal
+    return dout.reshape(out.shape), jnp.zeros_like(top), dtotal.reshape(total.shape)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -4,6 +4,7 @@ N = B H of the heads at hand, R = G q of the queries.
 """
 
 import os
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,17 @@ WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by s
 
 
 def over_heads(plan, f, whole, biases, arrays, shared=()):
-    """f of what belongs to the heads of one tile, as (N, ...) but for the biases; for all heads.
+    """f of what belongs to the heads of a tile, as (N, ...) or (N G, ...) but for the biases; for all heads.
 
-    f returns arrays (N, ...), which are put together to (B, H, ...), and some like `shared`, which are added.
+    whole: arrays (B, H, T, d) or (B, H, G, T, d). f returns such arrays of its heads, which come back for all
+    heads, and arrays like `shared`, which are added up.
     """
     sight, dropout = joined(plan, arrays)
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
-    n = (B // n_b) * (H // n_h)
+    n_b = n_b if n_h == H else 1  # so that the heads of a tile are one after the other
+    n = B * H // (n_b * n_h)
     workers = max(w for w in range(1, WORKERS + 1) if n % w == 0)
+    whole = [x.reshape(prod(x.shape[:-2]), *x.shape[-2:]) for x in whole]  # an axis of size 1 would be copied
 
     def some(sums, first):
         results = []
@@ -39,19 +43,18 @@ def over_heads(plan, f, whole, biases, arrays, shared=()):
                 return cut(x, 1, h, n_h) if x.ndim > 3 and x.shape[1] > 1 else x
 
             rules = Rules((n_b, n_h), Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
-            flat = [part(x).reshape(n_b * n_h, *x.shape[2:]) for x in whole]
-            result = f(flat, [part(x) for x in biases], rules)
+            own = [cut(x, 0, at * (x.shape[0] // n), x.shape[0] // n) for x in whole]
+            result = f(own, [part(x) for x in biases], rules)
             own, common = result[: len(result) - len(sums)], result[len(result) - len(sums) :]
             sums = [added(x, y, b, h, 0, 0, 0) for x, y in zip(sums, common, strict=True)]
             results.append(own)
-        return sums, jax.tree.map(lambda *x: jnp.stack(x), *results)
+        return sums, jax.tree.map(lambda *x: jnp.concatenate(x), *results)
 
     if n == 1:
         sums, results = some(list(shared), 0)
-    else:
-        sums, results = lax.scan(some, list(shared), jnp.arange(0, n, workers, dtype=INDEX))
-    blocks = (x.reshape(B // n_b, H // n_h, n_b, n_h, *x.shape[2 + (n > 1) :]) for x in results)
-    return [x.swapaxes(1, 2).reshape(B, H, *x.shape[4:]) for x in blocks] + sums
+        return [*results, *sums]
+    sums, results = lax.scan(some, list(shared), jnp.arange(0, n, workers, dtype=INDEX))
+    return [*(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in results), *sums]
 
 
 def corner_of(plan, i0, j0):
@@ -59,7 +62,7 @@ def corner_of(plan, i0, j0):
 
 
 def starts(plan, q):
-    return jnp.arange(0, q.shape[2], plan.tiles[2], dtype=INDEX)
+    return jnp.arange(0, q.shape[1], plan.tiles[2], dtype=INDEX)
 
 
 def over_keys(plan, sight, i0, k, f, carry):
@@ -95,11 +98,10 @@ def padded(q, k, v, bias, sight, dropout, n_q, n_k):
     return q, k, v, bias, sight, dropout
 
 
-def together(x, shape):
-    """(tiles, N, R, d), from queries of `shape`, as (N, G, Tq, d)."""
-    N, G, Tq, _ = shape
-    x = x.reshape(x.shape[0], N, G, x.shape[2] // G, x.shape[3])
-    return jnp.moveaxis(x, 0, 2).reshape(N, G, Tq, x.shape[4])
+def together(x, n_q):
+    """(tiles, N, R, d), the results of tiles of n_q queries, as (N G, Tq, d)."""
+    tiles, N, R, d = x.shape
+    return jnp.moveaxis(x.reshape(tiles, N * R // n_q, n_q, d), 0, 1).reshape(N * R // n_q, tiles * n_q, d)
 
 
 def pasted(x, y, axis, start):

@@ -129,9 +129,10 @@ def by_row(x, shape):
     return x.reshape(heads[0] * heads[1], rows[0] * rows[1], x.shape[4])
 
 
-def rows_of(x, i0, n_q):
-    """Of (N, G, Tq, d) the queries from i0 on, as (N, R, d)."""
-    return cut(x, 2, i0, n_q).reshape(x.shape[0], x.shape[1] * n_q, x.shape[3])
+def rows_of(x, i0, n_q, heads):
+    """Of (N G, Tq, d) the queries from i0 on, as (N, R, d). heads: rows of the batch, kv heads."""
+    N = heads[0] * heads[1]
+    return cut(x, 1, i0, n_q).reshape(N, x.shape[0] // N * n_q, x.shape[2])
 
 
 def seeing(total, *arrays):

@@ -207,7 +207,7 @@ def attend(plan, q, k, v, bias, *arrays):
     known = {}
     for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, (q, k, v, out, top, total), (bias,), arrays):
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries = rows_of(q_, i0, n_q).to(dtype) * (plan.scale / _unit(plan))
+            queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * (plan.scale / _unit(plan))
             carry = None
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
@@ -237,7 +237,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
         do = do * share
         delta = (do * out_).sum(-1, keepdim=True) - dt
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries, *others = (rows_of(x, i0, n_q) for x in (q_, top_, do, delta))
+            queries, *others = (rows_of(x, i0, n_q, rules.heads) for x in (q_, top_, do, delta))
             queries = queries.to(dtype) * (plan.scale / _unit(plan))
             dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
@@ -263,7 +263,9 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     ):
         share, q_, dq_ = seeing(total_, q_, dq_)
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries, dqueries, o, base, part = (rows_of(x, i0, n_q) for x in (q_, dq_, out_, top_, share))
+            queries, dqueries, o, base, part = (
+                rows_of(x, i0, n_q, rules.heads) for x in (q_, dq_, out_, top_, share)
+            )
             queries, dqueries = queries.to(o.dtype) * factor, dqueries.to(o.dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:

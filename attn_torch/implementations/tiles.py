@@ -137,9 +137,10 @@ def by_row(x, shape):
     return x.expand(*heads, *rows, -1).flatten(0, 1).flatten(1, 2)
 
 
-def rows_of(x, i0, n_q):
-    """Of (N, G, Tq, d) the queries from i0 on, as (N, R, d)."""
-    return x.narrow(2, i0, n_q).flatten(1, 2)
+def rows_of(x, i0, n_q, heads):
+    """Of (N G, Tq, d) the queries from i0 on, as (N, R, d). heads: rows of the batch, kv heads."""
+    N = heads[0] * heads[1]
+    return x.narrow(1, i0, n_q).reshape(N, x.shape[0] // N * n_q, x.shape[2])
 
 
 def seeing(total, *arrays):

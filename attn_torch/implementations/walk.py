@@ -16,7 +16,10 @@ from .tiles import Rules, by_row, joined, reach, readable
 
 
 def over_heads(plan, whole, biases, arrays):
-    """What of a call belongs to the heads of one tile, as (N, ...) but for the biases; for all heads."""
+    """What of a call belongs to the heads of a tile, as (N, ...) or (N G, ...) but for the biases; for all.
+
+    whole: arrays (B, H, T, d) or (B, H, G, T, d); what is written to their parts is written to them.
+    """
     sight, dropout = joined(plan, arrays)
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
     sight = Sight(*map(_numbers, sight))
@@ -32,7 +35,7 @@ def over_heads(plan, whole, biases, arrays):
 
         heads = min(n_b, B - b), min(n_h, H - h)
         rules = Rules(heads, Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
-        yield [part(x).flatten(0, 1) for x in whole], [part(x) for x in biases], rules
+        yield [part(x).flatten(0, -3) for x in whole], [part(x) for x in biases], rules
 
 
 def _numbers(x):
@@ -44,21 +47,22 @@ def _numbers(x):
 def over_queries(plan, q, k, bias, rules, known):
     """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
     by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
-    for i0 in range(0, q.shape[2], plan.tiles[2]):
-        n_q = min(plan.tiles[2], q.shape[2] - i0)
+    for i0 in range(0, q.shape[1], plan.tiles[2]):
+        n_q = min(plan.tiles[2], q.shape[1] - i0)
         tiles = None if by_array else known.get((rules.sight, i0))  # numbers are often the same for all heads
         if tiles is None:
             j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
             corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
-            tiles = [(at, None if by_array else _hidden(rules.sight, at, q, known)) for at in corners]
+            tiles = [(at, None if by_array else _hidden(rules, at, q, known)) for at in corners]
             if not by_array:
                 known[rules.sight, i0] = tiles
         yield i0, n_q, tiles
 
 
-def _hidden(sight, corner, q, known):
+def _hidden(rules, corner, q, known):
     """Of a tile whose rules are all numbers, the columns that some query does not see, and where."""
-    i0, n_q, j0, n_k = corner
+    (i0, n_q, j0, n_k), sight = corner, rules.sight
+    G = q.shape[0] // (rules.heads[0] * rules.heads[1])
     j1 = j0 + n_k
     n = j1 if sight.kv_lengths is None else min(sight.kv_lengths, j1)
     first, last = (
@@ -71,14 +75,14 @@ def _hidden(sight, corner, q, known):
         if start < stop:
             key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
             if key not in known:
-                known[key] = by_row(~visible(*key, q), (1, 1, q.shape[1], n_q))
+                known[key] = by_row(~visible(*key, q), (1, 1, G, n_q))
             hidden.append((start - j0, known[key]))
     return hidden
 
 
 def put(x, i0, n_q, rows):
     """Write (N, R, d), or one number, where rows_of reads."""
-    x = x.narrow(2, i0, n_q)
+    x = x.narrow(1, i0, n_q)
     if isinstance(rows, Tensor):
         x.copy_(rows.view(x.shape))
     else:
