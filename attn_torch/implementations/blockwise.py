@@ -25,7 +25,7 @@ from ..arithmetic import accumulator, einsum, iota, stop_gradient, switched, tak
 from ..visibility import visible
 from .autograd import Linear, folded, of_floats
 from .tiles import Plan, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
-from .walk import over_heads, over_queries, put
+from .walk import fill, over_heads, over_queries
 
 LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
@@ -54,10 +54,9 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Tensor) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    tiles = tiles or tile_sizes(B, H, G, Tq, Tk)
+    tiles = tiles or tile_sizes(B, H, G, Tq, min(Tk, _width(sight)))
     plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
-    function = _Attend if torch.compiler.is_compiling() else _AttendBothWays
-    out, top, total = function.apply(plan, q, k, v, bias, *arrays)
+    out, top, total = _differentiable(q, k, v, bias)(plan, q, k, v, bias, *arrays)
     lse = log_sum(top, total)
     if sinks is not None:
         out, lse = with_sinks(out, lse, sinks)
@@ -65,11 +64,21 @@ def attention(
 
 
 def tile_sizes(B, H, G, Tq, Tk):
-    """(rows of the batch, kv heads, queries, keys) of a tile."""
-    n_q = max(1, min(Tq, 128 // max(G, 1)))
-    n_k = min(Tk, 2**17 // (max(G, 1) * n_q))
-    heads = max(1, 2**19 // (max(G, 1) * n_q * n_k))
+    """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
+    # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
+    # the threads: 2**20 scores, or a head for each thread; of a head 2**18 at most, 1 MiB, an L2 cache. 128
+    # rows, since products of 64 are slower; but of a short prefix too much of 128 rows would be hidden.
+    n_q = max(1, min(Tq, (64 if Tk <= 1024 else 128) // max(G, 1)))
+    n_k = min(Tk, 2**18 // (max(G, 1) * n_q))
+    heads = max(torch.get_num_threads(), 2**20 // max(1, G * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
+
+
+def _width(sight):
+    """How many keys 64 queries in a row may see by the window."""
+    left, right = sight.window or (None, None)
+    right = 0 if sight.causal and right is None else right
+    return inf if left is None or right is None else 64 + left + right
 
 
 def log_sum(top, total):
@@ -106,11 +115,12 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
 
 def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
     """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
-    scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = scores.sub_(top).exp2_()
+    scores, slope = _scores(plan, q, k, bias, hidden, top)
+    weights = scores.exp2_()
     dv = _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
-    dweights = _dropped(plan, _einsum("nrv,nkv->nrk", dout, v, plan.precision), kept)
-    dbias = dweights.sub_(delta).mul_(weights)
+    less = delta if kept is None else None
+    dweights = _dropped(plan, _einsum("nrv,nkv->nrk", dout, v, plan.precision, less=less), kept)
+    dbias = (dweights if kept is None else dweights.sub_(delta)).mul_(weights)
     dscores = dbias if slope is None else dbias * slope
     dq = _einsum("nrk,nkd->nrd", dscores, k, plan.precision, sums[0])
     dk = _einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision, sums[1])
@@ -119,8 +129,8 @@ def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
 
 def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias):
     """Add a tile to the tangents of the sums of weighted values and of weights, both relative to top."""
-    scores, slope = _scores(plan, q, k, bias, hidden)
-    weights = scores.sub_(top).exp2_()
+    scores, slope = _scores(plan, q, k, bias, hidden, top)
+    weights = scores.exp2_()
     dscores = _einsum("nrd,nkd->nrk", dq, k, plan.precision)
     dscores = _einsum("nrd,nkd->nrk", q, dk, plan.precision, dscores)
     dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
@@ -130,12 +140,17 @@ def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias
     return dout, sums[1] + dweights.sum(-1, keepdim=True)
 
 
-def _scores(plan, q, k, bias, hidden):
-    """The scores in units of log 2, and the derivative of the cap. q carries scale / _unit(plan)."""
-    scores, slope = _einsum("nrd,nkd->nrk", q, k, plan.precision), None
+def _scores(plan, q, k, bias, hidden, less=None):
+    """The scores in units of log 2, less (N, R, 1) if given, and the derivative of the cap.
+
+    q carries scale / _unit(plan).
+    """
+    slope, early = None, less if plan.softcap is None else None
+    scores = _einsum("nrd,nkd->nrk", q, k, plan.precision, less=early)
     if plan.softcap is not None:
         capped = torch.tanh(scores)
         scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
+        scores = scores if less is None else scores.sub_(less)
     if bias is not None:
         scores += bias * LOG2E
     for j, columns in hidden:
@@ -143,12 +158,17 @@ def _scores(plan, q, k, bias, hidden):
     return scores, slope
 
 
-def _einsum(equation, x, y, precision, onto=None):
-    """einsum of one product of matrices for each n, added to `onto` in place; bmm has the least overhead."""
+def _einsum(equation, x, y, precision, onto=None, less=None):
+    """einsum of one product of matrices for each n, as bmm, which has the least overhead.
+
+    onto: what the product is added to, in place. less: (N, R, 1), what is taken off it; here that is free.
+    """
     if precision != _DIRECT:
         z = einsum(equation, x, y, precision)
-        return z if onto is None else onto.add_(z)
+        return z.sub_(less) if less is not None else z if onto is None else onto.add_(z)
     y = y.mT if equation[2] == equation[6] else y  # the last axis of both
+    if less is not None:
+        return torch.baddbmm(-less, x, y)
     return torch.bmm(x, y) if onto is None else onto.baddbmm_(x, y)
 
 
@@ -201,30 +221,30 @@ def attend(plan, q, k, v, bias, *arrays):
 
     The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
     """
-    plan, dtype = _direct(plan, q), accumulator(q.dtype)
+    plan, dtype, factor = _direct(plan, q), accumulator(q.dtype), plan.scale / _unit(plan)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
-    top, total = (q.new_zeros((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
+    top, total = (q.new_empty((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
-    for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, (q, k, v, out, top, total), (bias,), arrays):
+    for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, (q, k, v, top, total, out), (bias,), arrays):
+        q_, rows = q_.to(dtype) * factor, []
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * (plan.scale / _unit(plan))
+            queries = rows_of(q_, i0, n_q, rules.heads)
             carry = None
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
                 carry = forward_tile(plan, carry, queries, keys, values, *tile)
             if carry is None:  # there is no key in reach
-                put(results[0], i0, n_q, 0.0)
-                continue
-            largest, weight, values = carry
-            values /= weight.clamp(min=1)  # which is 0, or at least 1
-            for x, rows in zip(results, (values, largest, weight), strict=True):
-                put(x, i0, n_q, rows)
+                carry = [queries.new_zeros((*queries.shape[:2], d)) for d in (1, 1, v.shape[-1])]
+            rows.append(carry)
+        for x, parts in zip(results, zip(*rows, strict=True), strict=False):  # no rows without queries
+            fill(x, parts)
+        results[2].div_(results[1].clamp(min=1))  # the total is 0, or at least 1
     return out, top, total
 
 
 def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
-    plan, dtype = _direct(plan, q), accumulator(q.dtype)
+    plan, dtype, factor = _direct(plan, q), accumulator(q.dtype), plan.scale / _unit(plan)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
@@ -234,52 +254,62 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
         plan, whole, (bias, dbias), arrays
     ):
         share, q_, do, dt = seeing(total_, q_, do, dt)
-        do = do * share
-        delta = (do * out_).sum(-1, keepdim=True) - dt
+        q_, do = q_.to(dtype) * factor, do * share
+        delta, rows = (do * out_).sum(-1, keepdim=True) - dt, []
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries, *others = (rows_of(x, i0, n_q, rules.heads) for x in (q_, top_, do, delta))
-            queries = queries.to(dtype) * (plan.scale / _unit(plan))
-            dqueries = torch.zeros_like(queries)
+            rows.append(torch.zeros_like(queries))
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
-                sums = dqueries, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
+                sums = rows[-1], *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
                 _, dscores = backward_tile(plan, sums, queries, keys, values, *tile, *others)
                 if db_ is not None:
                     part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
                     part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
-            put(dq_, i0, n_q, dqueries.mul_(plan.scale))
+        fill(dq_, rows, plan.scale)
     dk, dv = dk.mul_(_unit(plan)).mT.to(k.dtype), dv.mT.to(v.dtype)
     return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
 
 
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    plan, factor = _direct(plan, out), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, out), out.dtype, plan.scale / _unit(plan)
     dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
     whole = q, k, v, out, top, total, dq, dk, dv, dout, dtotal
-    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, dout_, dtotal_), (b_, db_), rules in over_heads(
+    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, *results), (b_, db_), rules in over_heads(
         plan, whole, (bias, dbias), arrays
     ):
         share, q_, dq_ = seeing(total_, q_, dq_)
+        q_, dq_, rows = q_.to(dtype) * factor, dq_.to(dtype) * factor, []
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries, dqueries, o, base, part = (
+            queries, dqueries, *others = (
                 rows_of(x, i0, n_q, rules.heads) for x in (q_, dq_, out_, top_, share)
             )
-            queries, dqueries = queries.to(o.dtype) * factor, dqueries.to(o.dtype) * factor
+            o, base, part = others
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:
-                (keys, values, dkeys, dvalues), *tile = tile_of(
+                (keys, values, *moves), *tile = tile_of(
                     corner, (k_, v_, dk_, dv_), b_, rules, queries, hidden
                 )
-                moves = dqueries, dkeys, dvalues, part_of_bias(db_, corner, rules, queries)
+                moves = dqueries, *moves, part_of_bias(db_, corner, rules, queries)
                 sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
-            put(dout_, i0, n_q, (sums[0] - sums[1] * o) * part)
-            put(dtotal_, i0, n_q, sums[1])
+            rows.append(((sums[0] - sums[1] * o) * part, sums[1]))
+        for x, parts in zip(results, zip(*rows, strict=True), strict=False):  # no rows without queries
+            fill(x, parts)
     return dout, torch.zeros_like(top), dtotal
 
 
 # What autograd, functorch and dynamo have to be told.
+
+
+def _differentiable(*floats):
+    """attend, with the derivatives that can be asked for."""
+    if not torch.compiler.is_compiling():
+        return _AttendBothWays.apply
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in floats):
+        return _Attend.apply
+    return attend  # dynamo gives a Function's forward one argument too many, if it takes any number
 
 
 class _Attend(torch.autograd.Function):

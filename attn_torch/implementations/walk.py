@@ -5,6 +5,7 @@ N = B H of the heads at hand, R = G q of the queries.
 
 from itertools import product
 
+import torch
 from torch import Tensor
 
 from .. import visibility
@@ -75,15 +76,17 @@ def _hidden(rules, corner, q, known):
         if start < stop:
             key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
             if key not in known:
-                known[key] = by_row(~visible(*key, q), (1, 1, G, n_q))
+                rule = ~visible(*key, q)  # any axis possibly 1
+                known[key] = by_row(rule, (1, 1, G, n_q)).expand(-1, -1, stop - start)
             hidden.append((start - j0, known[key]))
     return hidden
 
 
-def put(x, i0, n_q, rows):
-    """Write (N, R, d), or one number, where rows_of reads."""
-    x = x.narrow(1, i0, n_q)
-    if isinstance(rows, Tensor):
-        x.copy_(rows.view(x.shape))
-    else:
-        x.fill_(rows)
+def fill(x, parts, factor=1.0):
+    """Write the rows of all tiles of queries, (N, R, d) each, where rows_of reads them, times factor."""
+    if parts:
+        parts = [
+            rows.view(x.shape[0], rows.shape[0] * rows.shape[1] // x.shape[0], x.shape[2]) for rows in parts
+        ]
+        rows = torch.cat(parts, 1)
+        x.copy_(rows if factor == 1.0 else rows.mul_(factor))
