@@ -66,11 +66,11 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
     # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
-    # the threads: 2**20 scores, or a head for each thread; of a head 2**18 at most, 1 MiB, an L2 cache. 128
-    # rows, since products of 64 are slower; but of a short prefix too much of 128 rows would be hidden.
+    # the threads: 2**20 scores; of a head 2**18 at most, 1 MiB, an L2 cache. 128 rows, since products of 64
+    # are slower; but of a short prefix too much of 128 rows would be hidden.
     n_q = max(1, min(Tq, (64 if Tk <= 1024 else 128) // max(G, 1)))
     n_k = min(Tk, 2**18 // (max(G, 1) * n_q))
-    heads = max(torch.get_num_threads(), 2**20 // max(1, G * n_q * n_k))
+    heads = max(1, 2**20 // max(1, G * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
 
 
