@@ -26,5 +26,5 @@ def choose(implementation, wanted, call):
 
 
 def preferred(call):
-    """The names in the order in which auto takes them: reference first, until more is proven of blockwise."""
-    return ("reference", "blockwise")
+    """The names in the order in which auto takes them."""
+    return ("blockwise", "reference")

@@ -39,6 +39,14 @@ def hangs(q, k, v):
     time.sleep(600)
 
 
+def gets_stuck(q, k, v):
+    """At the first case of unequal lengths it says that it has come there, and goes no further."""
+    if q.shape[-2] != k.shape[-2]:
+        open(os.environ["PARITY_TEST_MARKER"], "w").close()
+        time.sleep(600)
+    return attend(q, k, v)
+
+
 def dies(q, k, v):
     os._exit(7)
 
