@@ -6,6 +6,7 @@ Axes: T/Tk positions, C channels (n_embd).
 from flax import nnx
 
 from . import dialects
+from .arithmetic import describe
 from .dropout import spread
 from .layers import check_channels, drop, norm_layer
 from .mlp import MLP, mlp
@@ -52,11 +53,12 @@ def block(
     Raises ValueError if keywords, shapes and parameters do not agree, TypeError if x has another dtype.
     Source: Radford et al. 2019, section 2.3; Xiong et al. 2020, section 3.
     """
-    n_embd = params["ln1"][0].shape[0]
+    n_embd = dialects.size(params, "ln1", 0, describe)
     given = dialects.block(n_embd, **dialect)
     check_channels(x, n_embd)
-    dialects.agree(params, given.norms, dialects.NORM_NAMES)
-    dialects.context(given.cross, context is not None)
+    branches = ("attn", "cross_attn") if given.cross else ("attn",)
+    dialects.agree(params, given.norms, dialects.NORM_NAMES, describe, branches)
+    dialects.context(given.cross, context, context_mask, context_lengths)
     seeds, p = spread(dropout_seed, 6, x), given.resid_dropout
 
     def norm(name, h):
@@ -149,7 +151,7 @@ class Block(nnx.Module):
         self, x, context=None, *, context_mask=None, context_lengths=None, dropout_seed=None, **call
     ):
         check_channels(x, self.n_embd)
-        dialects.context(self.cross, context is not None)
+        dialects.context(self.cross, context, context_mask, context_lengths)
         seeds, p = spread(dropout_seed, 6, x), self.resid_dropout
 
         def norm(name, h):

@@ -31,7 +31,8 @@ def linear(x, w, b=None):
 
 
 def check_channels(x, n_embd, name="x"):
-    """Raise ValueError unless x, an argument of that name, is (..., T, n_embd)."""
+    """Raise unless x, an argument of that name, is an array of this framework, (..., T, n_embd)."""
+    checks.array(name, describe(x))
     if x.ndim < 2 or x.shape[-1] != n_embd:
         raise ValueError(f"{name}: got shape {tuple(x.shape)}, wanted (..., T, {n_embd})")
 

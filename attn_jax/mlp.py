@@ -13,7 +13,7 @@ from jax.nn import sigmoid
 from jax.scipy.special import erfc
 
 from . import dialects
-from .arithmetic import accumulator
+from .arithmetic import accumulator, describe
 from .layers import check_channels, drop, linear, linear_layer
 
 
@@ -81,12 +81,12 @@ def mlp(params, x, *, hidden=None, activation="gelu", bias=True, mlp_dropout=0.0
     Raises ValueError if x or a parameter has another shape, TypeError if another dtype.
     Source: Vaswani et al. 2017, section 3.3, with GELU for ReLU; Shazeer 2020 where it is gated.
     """
-    n_embd = params["w_fc"].shape[0]
+    n_embd = dialects.size(params, "w_fc", 0, describe)
     check_channels(x, n_embd)
     shapes = dialects.mlp_shapes(
         n_embd, hidden=hidden, activation=activation, bias=bias, mlp_dropout=mlp_dropout
     )
-    dialects.agree(params, shapes, dialects.MLP_NAMES)
+    dialects.agree(params, shapes, dialects.MLP_NAMES, describe)
     h = linear(x, params["w_fc"], params.get("b_fc"))  # (..., T, F)
     gate = [linear(x, params["w_gate"], params.get("b_gate"))] if "w_gate" in shapes else []
     h = drop(ACTIVATIONS[activation](*gate, h), mlp_dropout, dropout_seed)

@@ -60,6 +60,7 @@ def normalise(x: Array, params, *, norm="layer", norm_offset=0.0, eps=None) -> A
 
 def _widened(x, **vectors):
     """x in the dtype of the arithmetic, and each vector (C,) as (..., C) in it too, if that is exact."""
+    checks.array("x", describe(x))
     dtype = accumulator(x.dtype)
     if dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"x: got dtype {describe(x).dtype}, wanted float16, bfloat16, float32 or float64")
@@ -69,6 +70,7 @@ def _widened(x, **vectors):
             wide.append(None)
             continue
         got, axis = describe(vector), tuple(x.shape[-1:])
+        checks.array(name, got)
         if got.shape != axis:
             raise ValueError(f"{name}: got shape {got.shape}, wanted {axis}, the last axis of x")
         if accumulator(vector.dtype) not in (jnp.float32, dtype):

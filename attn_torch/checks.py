@@ -79,7 +79,7 @@ def attention(
 
 def _qkv(q, k, v):
     for name, x in (("q", q), ("k", k), ("v", v)):
-        _array(name, x)
+        array(name, x)
         if x.dtype not in ARITHMETIC:
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted one of {', '.join(ARITHMETIC)}")
         if len(x.shape) < 2:
@@ -102,7 +102,8 @@ def _qkv(q, k, v):
     return q.shape[:-3], Hq, q.shape[-2], k.shape[-2]
 
 
-def _array(name, x):
+def array(name, x):
+    """Raise TypeError unless x is a Spec."""
     if not isinstance(x, Spec):
         raise TypeError(f"{name}: got {kind_of(x)}, wanted an array of this framework")
 
@@ -131,7 +132,7 @@ def _broadcastable(name, x, scores):
 def _mask(name, x, scores, meaning, hint=""):
     if x is None:
         return
-    _array(name, x)
+    array(name, x)
     if x.dtype != "bool":
         raise TypeError(
             f"{name}: got dtype {x.dtype}, wanted bool, {meaning}{hint if x.dtype in ARITHMETIC else ''}"
@@ -140,7 +141,7 @@ def _mask(name, x, scores, meaning, hint=""):
 
 
 def _wide(name, x, dtype):
-    _array(name, x)
+    array(name, x)
     if x.dtype not in (dtype, ARITHMETIC[dtype]):
         wanted = " or ".join(dict.fromkeys((dtype, ARITHMETIC[dtype])))
         hint = "; a boolean one goes to mask=" if name == "bias" and x.dtype == "bool" else ""
@@ -184,6 +185,11 @@ def is_integer(x):
     return isinstance(x, Integral) and not isinstance(x, bool)
 
 
+def above_zero(name, n):
+    if not is_integer(n) or n < 1:
+        raise ValueError(f"{name}: got {n!r}, wanted an integer above 0")
+
+
 def window_sides(window):
     sides = window if isinstance(window, (tuple, list)) else (window, window)
     if len(sides) != 2 or not all(side is None or is_integer(side) for side in sides):
@@ -218,7 +224,7 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
     for name, x, T in (("q_segment_ids", q_ids, Tq), ("kv_segment_ids", kv_ids, Tk)):
         if x is None:
             continue
-        _array(name, x)
+        array(name, x)
         if x.dtype not in INTEGERS:
             raise TypeError(f"{name}: got dtype {x.dtype}, wanted integers")
         if x.shape != (*batch, T):

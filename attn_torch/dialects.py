@@ -8,7 +8,7 @@ Axes: C channels (n_embd), H heads (n_head), D head size (head_dim), F hidden ch
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from .checks import INTEGERS, Spec, flag, is_integer, kind_of, number, one_of, window_sides
+from .checks import INTEGERS, Spec, above_zero, array, flag, is_integer, kind_of, number, one_of, window_sides
 
 NORMS = ("layer", "rms")
 PLACEMENTS = ("pre", "post", "output", "sandwich")
@@ -93,6 +93,7 @@ def block(
     **attention,
 ):
     """The Dialect of these keywords, if the block's own are right; attention checks its own."""
+    above_zero("n_embd", n_embd)
     block_options(norm_placement, parallel, causal, cross, resid_dropout)
     norms = {"norm": norm, "norm_offset": norm_offset, "eps": eps}
     norm_options(**norms)
@@ -226,24 +227,34 @@ def probability(name, p):
 
 def heads(n_embd, n_head, n_kv_head=None, head_dim=None):
     """(n_kv_head, head_dim), each what it is where it is None. Raise unless they are heads of n_embd."""
+    above_zero("n_embd", n_embd)
     whole = is_integer(n_head) and n_head > 0
     if head_dim is None and (not whole or n_embd % n_head):
         raise ValueError(f"n_head: got {n_head}, wanted a divisor of n_embd = {n_embd}")
-    if not whole:
-        raise ValueError(f"n_head: got {n_head}, wanted an integer above 0")
-    if head_dim is not None and not (is_integer(head_dim) and head_dim > 0):
-        raise ValueError(f"head_dim: got {head_dim}, wanted an integer above 0")
+    above_zero("n_head", n_head)
+    if head_dim is not None:
+        above_zero("head_dim", head_dim)
     if n_kv_head is not None and not (is_integer(n_kv_head) and n_kv_head > 0 and n_head % n_kv_head == 0):
         raise ValueError(f"n_kv_head: got {n_kv_head}, wanted a divisor of n_head = {n_head}")
     return n_head if n_kv_head is None else n_kv_head, n_embd // n_head if head_dim is None else head_dim
 
 
-def context(cross, given):
-    """Raise unless a call has a context, given, where there is cross-attention to read it, and only there."""
-    if cross and not given:
+def context(cross, context, context_mask=None, context_lengths=None):
+    """Raise unless a call has a context, and what is said about it, only where cross-attention reads it."""
+    if cross and context is None:
         raise ValueError("context: got None with cross=True, wanted an array (..., Tk, C)")
-    if given and not cross:
-        raise ValueError("context: got an array with cross=False, wanted None")
+    given = {"context": context, "context_mask": context_mask, "context_lengths": context_lengths}
+    for name, x in given.items():
+        if x is not None and not cross:
+            got = x if is_integer(x) else "an array"
+            raise ValueError(f"{name}: got {got} with cross=False, wanted None")
+
+
+def output_alone(core):
+    """Raise if the keywords of a call ask for more than the output: only attention itself gives more."""
+    for name in ("return_lse", "return_weights"):
+        if core.get(name):
+            raise ValueError(f"{name}: got {core[name]!r}, wanted False, or scaled_dot_product_attention")
 
 
 # ---- parameters: name -> shape, or the shapes of a norm's gain and bias
@@ -294,9 +305,9 @@ def attention(
 def mlp_shapes(n_embd, *, hidden=None, activation="gelu", bias=True, mlp_dropout=0.0):
     """w_fc (C, F), with a gated activation w_gate (C, F), and w_proj (F, C); the biases that there are."""
     probability("mlp_dropout", mlp_dropout)
+    above_zero("n_embd", n_embd)
     F, which = 4 * n_embd if hidden is None else hidden, biases(bias)
-    if not is_integer(F) or F < 1:
-        raise ValueError(f"hidden: got {F}, wanted an integer above 0")
+    above_zero("hidden", F)
     shapes = {"w_fc": (n_embd, F), "b_fc": (F,), "w_gate": (n_embd, F), "b_gate": (F,)}
     shapes |= {"w_proj": (F, n_embd), "b_proj": (n_embd,)}
     absent = {"b_fc", "b_gate"} if "fc" not in which else set()
@@ -312,15 +323,36 @@ def block_norm_shapes(n_embd, norm_placement, cross, norm, bias):
     return dict.fromkeys((*places, *after), norm_shapes(n_embd, norm, bias))
 
 
-def agree(params, shapes, names):
-    """Raise ValueError with a list unless params has these shapes and, of names, no other entry."""
-    wrong = []
+def size(params, name, axis, describe):
+    """The size of this axis of the parameter of that name; of a norm's, of its gain. Raise without one."""
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params: got {kind_of(params)}, wanted a dict")
+    x = params.get(name)
+    x = next(iter(x), None) if isinstance(x, tuple | list) else x
+    if x is None:
+        raise ValueError(f"params: {name}: missing")
+    spec = describe(x)
+    array(f"params: {name}", spec)
+    if not spec.shape:
+        raise ValueError(f"params: {name}: got shape (), wanted an axis of channels")
+    return spec.shape[axis]
+
+
+def agree(params, shapes, names, describe, branches=()):
+    """Raise ValueError with a list unless params has branches, these shapes and, of names, no other entry.
+
+    TypeError for what is no array: describe gives the Spec of one.
+    """
+    wrong = [f"{name}: missing" for name in branches if name not in params]
     for name, wanted in shapes.items():
         got = params.get(name)
         if got is None:
             wrong.append(f"{name}: missing")
             continue
-        got = tuple(tuple(x.shape) for x in got) if isinstance(got, tuple | list) else tuple(got.shape)
+        specs = [describe(x) for x in got] if isinstance(got, tuple | list) else [describe(got)]
+        for spec in specs:
+            array(f"params: {name}", spec)
+        got = tuple(spec.shape for spec in specs) if isinstance(got, tuple | list) else specs[0].shape
         if got != wanted:
             wrong.append(f"{name}: got shape {got}, wanted {wanted}")
     wrong += [f"{name}: unexpected" for name in names if name in params and name not in shapes]

@@ -31,7 +31,8 @@ def linear(x, w, b=None):
 
 
 def check_channels(x, n_embd, name="x"):
-    """Raise ValueError unless x, an argument of that name, is (..., T, n_embd)."""
+    """Raise unless x, an argument of that name, is an array of this framework, (..., T, n_embd)."""
+    checks.array(name, describe(x))
     if x.ndim < 2 or x.shape[-1] != n_embd:
         raise ValueError(f"{name}: got shape {tuple(x.shape)}, wanted (..., T, {n_embd})")
 
@@ -48,6 +49,16 @@ def drop(x, p, seed):
     T, C = x.shape[-2:]
     kept = keep(Dropout(float(p), seed), (math.prod(x.shape[:-2]), 1, 1, T, C), x).reshape(x.shape)
     return torch.where(kept, x / (1 - p), 0.0)
+
+
+class Linear(nn.Linear):
+    """nn.Linear, which says so if x has another dtype than its weight. x (..., C) -> (..., F)."""
+
+    def forward(self, x):
+        if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            got, wanted = describe(x).dtype, describe(self.weight).dtype
+            raise TypeError(f"x: got dtype {got}, wanted its parameters' {wanted}")
+        return super().forward(x)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -73,7 +84,7 @@ def linear_layer(shapes, name):
     """The linear map of shapes' w_name and b_name, without bias or None where these are not there."""
     if f"w_{name}" in shapes:
         n_in, n_out = shapes[f"w_{name}"]
-        return nn.Linear(n_in, n_out, bias=f"b_{name}" in shapes)
+        return Linear(n_in, n_out, bias=f"b_{name}" in shapes)
     return None
 
 

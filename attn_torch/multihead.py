@@ -80,10 +80,10 @@ def multi_head_attention(params, x, n_head, context=None, *, cross=False, qk_nor
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 (grouped heads); Dehghani et al. 2023,
     section 2 (qk_norm).
     """
-    n_embd = params["w_out"].shape[-1]
+    n_embd = dialects.size(params, "w_out", -1, describe)
     shapes, norms, options = dialects.attention(n_embd, n_head, cross=cross, qk_norm=qk_norm, **options)
     check_channels(x, n_embd)
-    dialects.agree(params, shapes, dialects.ATTENTION_NAMES)
+    dialects.agree(params, shapes, dialects.ATTENTION_NAMES, describe)
 
     def project(name, x):
         return linear(x, params[f"w_{name}"], params.get(f"b_{name}"))
@@ -109,7 +109,7 @@ def causal_self_attention(params, x, n_head, **options):
 
 def q_and_kv(project, x, context, cross, n_embd, q_width):
     """q (..., T, H D) and kv (..., Tk, 2 Hkv D) by project(name, x): of x in one, or of x and the context."""
-    dialects.context(cross, context is not None)
+    dialects.context(cross, context)
     if cross:
         check_channels(context, n_embd, "context")
         return project("q", x), project("kv", context)
@@ -144,7 +144,8 @@ def attend(
     q: (..., T, H D). kv: (..., Tk, 2 Hkv D), k | v. q_norm, k_norm: functions, where qk_norm says.
     positions: "none"; "rotary", which turns q and k as positions.rotary does; "alibi", which adds
       positions.alibi to the scores. rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling: rotary's.
-    position_ids: (T,) or (..., T) integers, by default 0 ... T - 1; read if positions is not "none".
+    position_ids: (T,) or (..., T) integers, by default 0 ... T - 1; where positions is "none" they are
+      checked and not read, so that layers without positions take the same call.
     attn_bias: the bias of scaled_dot_product_attention, added to the scores.
     attn_dropout: probability with which a weight is dropped, in calls with a dropout_seed.
     causal, window, core: scaled_dot_product_attention's; core holds mask, scale, softcap, lengths, ...
@@ -155,6 +156,7 @@ def attend(
     dialects.position_options(positions, causal, window, cross)
     dialects.rotary_options(D, *turn, used=positions == "rotary")
     dialects.probability("attn_dropout", attn_dropout)
+    dialects.output_alone(core)
     k, v = kv[..., : kv.shape[-1] // 2], kv[..., kv.shape[-1] // 2 :]
     if qk_norm == "all":
         q, k = q_norm(q), k_norm(k)
@@ -162,8 +164,8 @@ def attend(
     k, v = (split_heads(t, t.shape[-1] // D) for t in (k, v))  # each (..., Hkv, Tk, D)
     if qk_norm == "head":
         q, k = q_norm(q), k_norm(k)
+    dialects.position_ids(describe(position_ids), q.shape[:-3], q.shape[-2])
     if positions != "none":
-        dialects.position_ids(describe(position_ids), q.shape[:-3], q.shape[-2])
         at = iota(q.shape[-2], q) if position_ids is None else position_ids
     if positions == "rotary":
         q, k = (rotary(t, at[..., None, :], *turn) for t in (q, k))

@@ -56,7 +56,7 @@ MAY_IMPORT = {
     "layers": ("framework", "arithmetic", "checks", "dropout", "norms"),
     "mlp": ("framework", "arithmetic", "dialects", "layers"),
     "multihead": ("framework", "arithmetic", "attention", "dialects", "layers", "norms", "positions"),
-    "block": ("framework", "dialects", "dropout", "layers", "mlp", "multihead", "norms"),
+    "block": ("framework", "arithmetic", "dialects", "dropout", "layers", "mlp", "multihead", "norms"),
     "params": ("framework", "numpy", "block", "dialects", "mlp", "multihead"),
 }
 

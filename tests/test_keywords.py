@@ -32,6 +32,11 @@ BAD_KEYWORDS = [
     ({"n_kv_head": 2}, ValueError, "n_kv_head: got 2, wanted a divisor of n_head = 3"),
     ({"head_dim": 0}, ValueError, "head_dim: got 0, wanted an integer above 0"),
     ({"hidden": 2.5}, ValueError, "hidden: got 2.5, wanted an integer above 0"),
+    ({"n_embd": 0}, ValueError, "n_embd: got 0, wanted an integer above 0"),
+    ({"n_embd": -3}, ValueError, "n_embd: got -3, wanted an integer above 0"),
+    ({"n_embd": 12.0}, ValueError, "n_embd: got 12.0, wanted an integer above 0"),
+    ({"n_embd": "12"}, ValueError, "n_embd: got '12', wanted an integer above 0"),
+    ({"n_embd": True}, ValueError, "n_embd: got True, wanted an integer above 0"),
     ({"norm_offset": 1.0}, ValueError, "norm_offset: got 1.0 with norm='layer', wanted 0, or norm='rms'"),
     (
         {"parallel": True, "norm_placement": "post"},
@@ -66,16 +71,26 @@ BAD_KEYWORDS = [
 @both_frameworks
 @pytest.mark.parametrize("keywords, error, text", BAD_KEYWORDS)
 def test_a_wrong_keyword_is_refused_in_the_same_words(framework, keywords, error, text):
-    block = part(framework, "block")
+    block, given = part(framework, "block"), {"n_embd": C, "n_head": HEADS, **keywords}
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        block.Block(C, HEADS, **keywords)
+        block.Block(**given)
     key = 0
     if framework == "jax":
         import jax
 
         key = jax.random.key(0)
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        block.init_block(key, C, HEADS, **keywords)
+        block.init_block(key, **given)
+
+
+@both_frameworks
+@pytest.mark.parametrize("n_embd", [0, 2.0])
+def test_attention_and_mlp_alone_refuse_such_a_width_too(framework, n_embd):
+    text = f"^n_embd: got {n_embd}, wanted an integer above 0$"
+    with pytest.raises(ValueError, match=text):
+        part(framework, "multihead").MultiHeadAttention(n_embd, 1)
+    with pytest.raises(ValueError, match=text):
+        part(framework, "mlp").MLP(n_embd)
 
 
 @both_frameworks
@@ -133,11 +148,33 @@ BAD_CALLS = [  # the keywords, what the tree is of, what a call has besides -> t
         {"context": drawn(2, 4, 7)},
         "context: got shape (2, 4, 7), wanted (..., T, 12)",
     ),
+    *(
+        (
+            {"positions": positions},
+            "gpt2",
+            {"position_ids": np.arange(4)},
+            "position_ids: got shape (4,), wanted (5,) or (2, 5)",
+        )
+        for positions in ("rotary", "none")
+    ),
     (
-        {"positions": "rotary"},
+        {},
         "gpt2",
-        {"position_ids": np.arange(4)},
-        "position_ids: got shape (4,), wanted (5,) or (2, 5)",
+        {"context_mask": np.ones((5, 4), bool)},
+        "context_mask: got an array with cross=False, wanted None",
+    ),
+    ({}, "gpt2", {"context_lengths": 4}, "context_lengths: got 4 with cross=False, wanted None"),
+    (
+        {},
+        "gpt2",
+        {"return_lse": True},
+        "return_lse: got True, wanted False, or scaled_dot_product_attention",
+    ),
+    (
+        {},
+        "gpt2",
+        {"return_weights": True},
+        "return_weights: got True, wanted False, or scaled_dot_product_attention",
     ),
     (
         {"attn_dropout": 0.5},
@@ -157,3 +194,84 @@ def test_a_wrong_call_is_refused_in_the_same_words(framework, keywords, family, 
         part(framework, "block").block(
             params, to_native(framework, drawn(2, T, C)), HEADS, **keywords, **call
         )
+
+
+@both_frameworks
+def test_a_module_refuses_what_only_cross_attention_reads(framework):
+    block, x = part(framework, "block").Block(C, HEADS), to_native(framework, np.float32(X))
+    with pytest.raises(ValueError, match=r"^context_lengths: got 4 with cross=False, wanted None$"):
+        block(x, context_lengths=4)
+    with pytest.raises(ValueError, match=r"^return_lse: got True, wanted False"):
+        block(x, return_lse=True)
+
+
+def without(tree, *path):
+    """A copy of a tree of dicts without the entry there."""
+    name, *rest = path
+    left = {key: branch for key, branch in tree.items() if key != name}
+    return left | {name: without(tree[name], *rest)} if rest else left
+
+
+BROKEN_TREES = [  # what is missing, of which function -> text
+    ("block", ("ln1",), "params: ln1: missing"),
+    ("block", ("ln2",), "params: ln2: missing"),
+    ("block", ("attn",), "params: attn: missing"),
+    ("block", ("attn", "w_out"), "params: w_out: missing"),
+    ("block", ("attn", "w_qkv"), "params: w_qkv: missing"),
+    ("block", ("w_fc",), "params: w_fc: missing"),
+    ("block", ("w_proj",), "params: w_proj: missing"),
+    ("mlp", ("w_fc",), "params: w_fc: missing"),
+    ("attention", ("attn", "w_out"), "params: w_out: missing"),
+    ("attention", ("attn", "b_qkv"), "params: b_qkv: missing"),
+]
+
+
+def functional(framework, name):
+    """f(params, x) of a block, of its MLP, of its attention."""
+    block, mlp, multihead = (part(framework, n) for n in ("block", "mlp", "multihead"))
+    return {
+        "block": lambda params, x: block.block(params, x, HEADS),
+        "mlp": mlp.mlp,
+        "attention": lambda params, x: multihead.multi_head_attention(params["attn"], x, HEADS),
+    }[name]
+
+
+@both_frameworks
+@pytest.mark.parametrize("name, path, text", BROKEN_TREES)
+def test_what_a_tree_lacks_is_named(framework, name, path, text):
+    params = without(native_tree(framework, random_tree("gpt2")), *path)
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        functional(framework, name)(params, to_native(framework, X))
+
+
+@both_frameworks
+@pytest.mark.parametrize("name", ["block", "mlp", "attention"])
+def test_only_arrays_of_the_framework_are_taken(framework, name):
+    f, tree, x = functional(framework, name), random_tree("gpt2"), to_native(framework, X)
+    with pytest.raises(TypeError, match=r"^x: got numpy.ndarray, wanted an array of this framework$"):
+        f(native_tree(framework, tree), X)
+    with pytest.raises(
+        TypeError, match=r"^params: \w+: got numpy.ndarray, wanted an array of this framework$"
+    ):
+        f(tree, x)
+    with pytest.raises(TypeError, match=r"^params: got list, wanted a dict$"):
+        f([] if name != "attention" else {"attn": []}, x)
+
+
+@both_frameworks
+@pytest.mark.parametrize(
+    "name, arguments", [("Block", (C, HEADS)), ("MLP", (C,)), ("MultiHeadAttention", (C, HEADS))]
+)
+def test_a_module_refuses_another_dtype_in_the_words_of_the_function(framework, name, arguments):
+    module = getattr(part(framework, {"Block": "block", "MLP": "mlp"}.get(name, "multihead")), name)
+    with pytest.raises(TypeError, match=r"^x: got dtype float64, wanted its parameters' float32$"):
+        module(*arguments)(to_native(framework, X))
+
+
+@both_frameworks
+def test_ids_of_positions_do_nothing_where_there_are_none(framework):
+    block, params = part(framework, "block").block, native_tree(framework, random_tree("gpt2"))
+    x, ids = (to_native(framework, a) for a in (X, np.arange(T) + 7))
+    np.testing.assert_array_equal(
+        *(np.asarray(block(params, x, HEADS, **call)) for call in ({}, {"position_ids": ids}))
+    )

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from bad_calls import Raw
 from blocks import drawn, jitted, part, part_by
 from frameworks import both_frameworks, to_native, to_numpy
 
@@ -123,6 +124,7 @@ def test_the_offset_is_added_in_float32(framework):
 
 
 LAST = "wanted (7,), the last axis of x"
+OURS = "wanted an array of this framework"
 BAD_CALLS = [
     ("layer_norm", (X, GAIN[:3], BIAS), ValueError, f"gain: got shape (3,), {LAST}"),
     ("layer_norm", (X, GAIN, BIAS[None]), ValueError, f"bias: got shape (1, 7), {LAST}"),
@@ -140,6 +142,9 @@ BAD_CALLS = [
         TypeError,
         "gain: got dtype int32, wanted float64, the dtype of x",
     ),
+    ("layer_norm", (Raw(X), GAIN, BIAS), TypeError, f"x: got numpy.ndarray, {OURS}"),
+    ("layer_norm", (X, GAIN, Raw(BIAS)), TypeError, f"bias: got numpy.ndarray, {OURS}"),
+    ("rms_norm", (X, Raw([1.0])), TypeError, f"gain: got list, {OURS}"),
     (
         "rms_norm",
         (np.ones((2, 7), "int32"), GAIN),
@@ -152,8 +157,9 @@ BAD_CALLS = [
 @both_frameworks
 @pytest.mark.parametrize("name, given, error, text", BAD_CALLS)
 def test_a_wrong_call_is_refused_in_the_same_words(framework, name, given, error, text):
+    given = [x.x if isinstance(x, Raw) else to_native(framework, x) for x in given]
     with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        getattr(part(framework, "norms"), name)(*(to_native(framework, x) for x in given))
+        getattr(part(framework, "norms"), name)(*given)
 
 
 def test_torch_differentiates_norms_twice():

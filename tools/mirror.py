@@ -87,10 +87,10 @@ EXEMPT = {
     ),
     "layers.py": (
         (
-            "",
-            "class Linear\nlinear as a module: kernel (C, F), bias (F,) or None. x (..., C) -> (..., F).\n"
-            "Linear.__init__(self, n_in, n_out, bias=True, *, rngs)\nLinear.__call__(self, x)",
-            "torch has such a module, flax only one with other numerics",
+            "nn.Linear, which says so if x has another dtype than its weight. x (..., C) -> (..., F).",
+            "linear as a module: kernel (C, F), bias (F,) or None. x (..., C) -> (..., F).\n"
+            "Linear.__init__(self, n_in, n_out, bias=True, *, rngs)",
+            "torch's own module will do, flax's has other numerics",
         ),
         (
             "",
