@@ -55,6 +55,12 @@ def take(x, axis, start, size):
     return x if x.shape[axis] == 1 else lax.dynamic_slice_in_dim(x, start, size, axis)
 
 
+def rows(table, index):
+    """Those rows (..., C) of a table (N, C) that integers (...) below N name; others are NaN."""
+    at = table.at[index.astype(INDEX)]
+    return at.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+
+
 def append_zero(x, axis):
     """x with one more entry along axis, of zeros."""
     return jnp.concatenate((x, jnp.zeros_like(x.sum(axis, keepdims=True), dtype=x.dtype)), axis)

@@ -32,7 +32,7 @@ def init_block(key, n_embd, n_head=1, **dialect):
     """
     given = dialects.block(n_embd, **dialect)
     shapes = given.norms | dialects.mlp_shapes(n_embd, **given.mlp)
-    k1, *keys = split(key, 1 + sum(name.startswith("w_") for name in shapes) + given.cross)
+    k1, *keys = split(key, 1 + len(dialects.weights(shapes)) + given.cross)
     params = {"attn": init_attention(k1, n_embd, n_head, causal=given.causal, **given.attn)}
     if given.cross:
         params["cross_attn"] = init_attention(keys.pop(), n_embd, n_head, cross=True, **given.cross_attn)

@@ -1,7 +1,8 @@
 """Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
 
-The tree is the one that the functional style takes: init_block's for a Block, init_attention's for a
-MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
+The tree is the one that the functional style takes: init_transformer's for a Transformer, init_block's for
+a Block, init_attention's for a MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels
+as float32.
 """
 
 import jax
@@ -12,12 +13,13 @@ from .block import Block
 from .dialects import NORM_NAMES
 from .mlp import MLP
 from .multihead import MultiHeadAttention
+from .transformer import Transformer
 
 
 def parameters(module):
     """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     """
     return _mapped(lambda p: p[...], _tree(module))
 
@@ -25,7 +27,8 @@ def parameters(module):
 def to_tree(module):
     """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
+    All dtypes are kept but bfloat16.
     """
     return _mapped(_to_numpy, parameters(module))
 
@@ -33,7 +36,7 @@ def to_tree(module):
 def from_tree(module, tree):
     """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
@@ -60,6 +63,12 @@ def from_tree(module, tree):
 def _tree(module):
     """The module's parameters as they are, under the keys of the functional style."""
     match module:
+        case Transformer():
+            tree = {name: getattr(module, name) for name in module.arrays}
+            tree |= _entries({}, {name: getattr(module, name) for name in module.norms})
+            tree |= _entries({name: getattr(module, name) for name in module.maps})
+            tree = {name: tree[name] for name in module.names}
+            return tree | {"blocks": tuple(_tree(block) for block in module.blocks)}
         case Block():
             tree = {"attn": _tree(module.attn)}
             if module.cross:
@@ -72,7 +81,9 @@ def _tree(module):
             return _entries(into, norms) | _entries({"out": module.c_proj})
         case MLP():
             return _entries({"fc": module.c_fc, "gate": module.c_gate, "proj": module.c_proj})
-    raise TypeError(f"module: got {type(module).__name__}, wanted Block, MultiHeadAttention or MLP")
+    raise TypeError(
+        f"module: got {type(module).__name__}, wanted Transformer, Block, MultiHeadAttention or MLP"
+    )
 
 
 def _entries(linears, norms=()):

@@ -14,6 +14,7 @@ from .multihead import (
 from .norms import layer_norm, rms_norm
 from .params import from_tree, parameters, to_tree
 from .positions import alibi, relative_bias, rotary, sinusoidal
+from .transformer import Transformer, init_transformer, transformer
 
 __all__ = [
     "MLP",
@@ -22,6 +23,7 @@ __all__ = [
     "LayerNorm",
     "MultiHeadAttention",
     "RMSNorm",
+    "Transformer",
     "alibi",
     "block",
     "causal_self_attention",
@@ -33,6 +35,7 @@ __all__ = [
     "gelu_tanh",
     "init_attention",
     "init_block",
+    "init_transformer",
     "layer_norm",
     "mlp",
     "multi_head_attention",
@@ -46,4 +49,5 @@ __all__ = [
     "sinusoidal",
     "swiglu",
     "to_tree",
+    "transformer",
 ]

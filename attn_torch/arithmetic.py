@@ -58,6 +58,11 @@ def take(x, axis, start, size):
     return x if x.shape[axis] == 1 else x.narrow(axis, start, size)
 
 
+def rows(table, index):
+    """Those rows (..., C) of a table (N, C) that integers (...) below N name; others are an error."""
+    return torch.nn.functional.embedding(index.to(INDEX), table)
+
+
 def append_zero(x, axis):
     """x with one more entry along axis, of zeros."""
     return torch.cat((x, torch.zeros_like(x.sum(axis, keepdim=True), dtype=x.dtype)), axis)

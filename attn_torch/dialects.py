@@ -157,6 +157,24 @@ def frozen(options):
     return tuple((name, plain(x)) for name, x in options.items())
 
 
+class Pairs(tuple):
+    """A mapping as hashable pairs."""
+
+
+def held(x):
+    """x, of keywords, as something hashable of which given makes mappings and tuples again."""
+    if isinstance(x, Mapping):
+        return Pairs((name, held(y)) for name, y in x.items())
+    return tuple(map(held, x)) if isinstance(x, tuple | list) else x
+
+
+def given(x):
+    """What held was given, with tuples for lists."""
+    if isinstance(x, Pairs):
+        return {name: given(y) for name, y in x}
+    return tuple(map(given, x)) if isinstance(x, tuple) else x
+
+
 def position_options(positions, causal, window, cross):
     """Raise unless attention, or with cross=True cross-attention, can have these positions and limits."""
     one_of("positions", positions, POSITIONS)
@@ -321,6 +339,11 @@ def block_norm_shapes(n_embd, norm_placement, cross, norm, bias):
     places = ("ln1", "ln2", "ln3") if cross else ("ln1", "ln2")
     after = [f"{name}_post" for name in places] if norm_placement == "sandwich" else []
     return dict.fromkeys((*places, *after), norm_shapes(n_embd, norm, bias))
+
+
+def weights(shapes):
+    """The names of what is neither a norm nor a bias."""
+    return [n for n, shape in shapes.items() if not n.startswith("b_") and not isinstance(shape[0], tuple)]
 
 
 def size(params, name, axis, describe):

@@ -31,11 +31,11 @@ def normal(key, shape):
 
 
 def drawn(keys, shapes, n_embd, norm_offset=0.0):
-    """Parameters: weights w_... of standard deviation 1 / sqrt(C), from a key each, biases b_... of zeros.
+    """Parameters: weights of standard deviation 1 / sqrt(C), from a key each, and biases b_... of zeros.
 
     Norms have a gain of one, less norm_offset, and a bias of zeros, if shapes has one for them.
     """
-    weights = [name for name in shapes if name.startswith("w_")]
+    weights = dialects.weights(shapes)
     params = {w: normal(key, shapes[w]) / math.sqrt(n_embd) for w, key in zip(weights, keys, strict=True)}
     like = params[weights[0]]
 

@@ -1,7 +1,8 @@
 """Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
 
-The tree is the one that the functional style takes: init_block's for a Block, init_attention's for a
-MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
+The tree is the one that the functional style takes: init_transformer's for a Transformer, init_block's for
+a Block, init_attention's for a MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels
+as float32.
 """
 
 import numpy as np
@@ -11,20 +12,22 @@ from .block import Block
 from .dialects import NORM_NAMES
 from .mlp import MLP
 from .multihead import MultiHeadAttention
+from .transformer import Transformer
 
 
 def parameters(module):
     """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     """
-    return _mapped(lambda p: p.t(), _tree(module))  # nn.Linear keeps (out, in)
+    return _tree(module)
 
 
 def to_tree(module):
     """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another. All dtypes are kept but bfloat16.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
+    All dtypes are kept but bfloat16.
     """
     return _mapped(_to_numpy, parameters(module))
 
@@ -32,7 +35,7 @@ def to_tree(module):
 def from_tree(module, tree):
     """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
 
-    module: Block, MultiHeadAttention or MLP; TypeError for another.
+    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
@@ -43,14 +46,13 @@ def from_tree(module, tree):
         if value is None:
             wrong.append(f"{path}: missing")
             continue
-        shape = tuple(p.shape[::-1])  # nn.Linear keeps (out, in)
-        if value.shape != shape:
-            wrong.append(f"{path}: got shape {value.shape}, wanted {shape}")
+        if value.shape != tuple(p.shape):
+            wrong.append(f"{path}: got shape {value.shape}, wanted {tuple(p.shape)}")
         elif (exact := _exactly(value, p.dtype)) is None:
             dtype = str(p.dtype).removeprefix("torch.")
             wrong.append(f"{path}: got {value.dtype}, wanted what {dtype} holds exactly")
         else:
-            new.append((p, exact.t()))
+            new.append((p, exact))
     wrong += [f"{path}: unexpected" for path in given]
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
@@ -60,8 +62,14 @@ def from_tree(module, tree):
 
 
 def _tree(module):
-    """The module's parameters as they are, under the keys of the functional style."""
+    """The module's parameters, nn.Linear's transposed, under the keys of the functional style."""
     match module:
+        case Transformer():
+            tree = {name: getattr(module, name) for name in module.arrays}
+            tree |= _entries({}, {name: getattr(module, name) for name in module.norms})
+            tree |= _entries({name: getattr(module, name) for name in module.maps})
+            tree = {name: tree[name] for name in module.names}
+            return tree | {"blocks": tuple(_tree(block) for block in module.blocks)}
         case Block():
             tree = {"attn": _tree(module.attn)}
             if module.cross:
@@ -74,7 +82,9 @@ def _tree(module):
             return _entries(into, norms) | _entries({"out": module.c_proj})
         case MLP():
             return _entries({"fc": module.c_fc, "gate": module.c_gate, "proj": module.c_proj})
-    raise TypeError(f"module: got {type(module).__name__}, wanted Block, MultiHeadAttention or MLP")
+    raise TypeError(
+        f"module: got {type(module).__name__}, wanted Transformer, Block, MultiHeadAttention or MLP"
+    )
 
 
 def _entries(linears, norms=()):
@@ -82,7 +92,9 @@ def _entries(linears, norms=()):
     tree = {}
     for name, layer in linears.items():
         if layer is not None:
-            tree |= {f"w_{name}": layer.weight} | ({} if layer.bias is None else {f"b_{name}": layer.bias})
+            tree |= {f"w_{name}": layer.weight.t()} | (
+                {} if layer.bias is None else {f"b_{name}": layer.bias}
+            )
     for name, norm in dict(norms).items():
         if norm is not None:
             bias = getattr(norm, "bias", None)

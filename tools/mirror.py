@@ -25,6 +25,8 @@ GRADES = {
     "checks.py": "twin",
     "dialects.py": "twin",
     "dropout.py": "outline",
+    "embeddings.py": "line",
+    "heads.py": "line",
     "implementations/__init__.py": "twin",
     "implementations/blockwise.py": "outline",
     "implementations/fused.py": "outline",
@@ -32,11 +34,13 @@ GRADES = {
     "implementations/tiles.py": "outline",
     "layers.py": "outline",
     "mlp.py": "outline",
+    "model_dialects.py": "twin",
     "multihead.py": "outline",
     "norms.py": "line",
     "params.py": "outline",
     "positions.py": "line",
     "schedule.py": "twin",
+    "transformer.py": "outline",
     "visibility.py": "line",
 }
 
@@ -61,6 +65,8 @@ VOCABULARY = {  # of attn_torch -> of attn_jax, whole words; at most ten
 
 RNGS = "flax draws a module's parameters from rngs, torch from its global generator"
 
+EDGE = "no program of jax can raise for a number that it computes"
+
 # File -> (text of attn_torch after the vocabulary, text of attn_jax, why they part).
 EXEMPT = {
     "arithmetic.py": (
@@ -69,6 +75,11 @@ EXEMPT = {
             "Whether products of x in this precision need jnp's global switch turned.",
             "",
             "jax takes the precision with each product",
+        ),
+        (
+            "Those rows (..., C) of a table (N, C) that integers (...) below N name; others are an error.",
+            "Those rows (..., C) of a table (N, C) that integers (...) below N name; others are NaN.",
+            EDGE,
         ),
     ),
     "block.py": (
@@ -124,6 +135,13 @@ EXEMPT = {
             "MultiHeadAttention.__init__(self, n_embd, n_head, *, cross=False, qk_norm='none', **options)",
             "MultiHeadAttention.__init__(self, n_embd, n_head, *, cross=False, qk_norm='none', rngs=None, "
             "**options)",
+            RNGS,
+        ),
+    ),
+    "transformer.py": (
+        (
+            "Transformer.__init__(self, n_vocab, n_embd, n_head, n_layer, **dialect)",
+            "Transformer.__init__(self, n_vocab, n_embd, n_head, n_layer, *, rngs=None, **dialect)",
             RNGS,
         ),
     ),

@@ -1,0 +1,192 @@
+"""The transformer: embeddings, blocks, a final norm, a head. Decoder, encoder, or of images, by its keywords.
+
+Axes: V entries of the vocabulary, T/Tk positions, C channels (n_embd).
+"""
+
+import math
+from functools import partial
+
+import jax.numpy as jnp
+from flax import nnx
+
+from . import dialects, model_dialects
+from .arithmetic import describe
+from .block import Block, block, init_block
+from .dropout import spread
+from .embeddings import embed, shared_bias
+from .heads import pooled, read_out
+from .layers import drop, linear, linear_layer, norm_layer
+from .multihead import drawn, normal, split
+from .norms import normalise
+
+
+def init_transformer(key, n_vocab, n_embd, n_head, n_layer, **dialect):
+    """Parameters of a transformer: wte (V, C), ln_f (gain (C,), bias (C,)), blocks: n_layer of init_block's.
+
+    Or those of another dialect: the keywords are Transformer's.
+    Weights and embeddings are normal, of standard deviation 1 / sqrt(C); biases are zero; norms leave their
+    scale to the data; all are of the framework's default dtype.
+    key: a PRNG key; where the framework has none, a seed or a generator, which draw other numbers.
+    """
+    given = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
+    keys = split(key, n_layer + len(dialects.weights(given.shapes)))
+    norm_offset = dict(given.frame.norm)["norm_offset"]
+    params = drawn(keys[n_layer:], given.shapes, n_embd, norm_offset)
+    pairs = zip(keys[:n_layer], given.blocks, strict=True)
+    return params | {"blocks": tuple(init_block(key, n_embd, n_head, **options) for key, options in pairs)}
+
+
+def transformer(
+    params,
+    tokens,
+    n_head,
+    context=None,
+    *,
+    mask=None,
+    position_ids=None,
+    type_ids=None,
+    context_mask=None,
+    dropout_seed=None,
+    return_hidden=False,
+    **dialect,
+):
+    """Logits of the tokens: embeddings, blocks, a norm, a head.
+
+    params: as init_transformer's with the same keywords. tokens: (..., T) integers below V; where there is a
+      patch, images (..., rows, columns, channels); where there is a stem, frames (..., frames, channels).
+    mask: (..., T) bool, True = a real token: the others, padding, are read by none. position_ids: (T,) or
+      (..., T) integers, by default counted over the real tokens from 0. type_ids: (..., T), by default zeros.
+    context, context_mask: what cross-attention reads, (..., Tk, C), and its mask, (..., Tk).
+    dropout_seed: an integer below 2**32; without one nothing is dropped.
+    dialect: Transformer's keywords.
+    Returns logits (..., T, V), or (..., T, C) where there is no head; with a pool also a vector (..., C) of
+      each row; with return_hidden also the n_layer + 1 states (..., T, C) before the first block and after
+      each, of which the last has been through the final norm.
+    Raises ValueError if keywords, shapes and parameters do not agree, TypeError if one has another dtype.
+    Source: Vaswani et al. 2017, section 3; Radford et al. 2019, section 2.3.
+    """
+    n_vocab, n_embd, n_layer, n_ctx = model_dialects.sizes(params, describe)
+    if n_ctx is not None and dialect.get("embedding_positions") == "learned":
+        dialect = {"n_ctx": n_ctx} | dialect
+    frame, options, shapes = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
+    dialects.agree(params, shapes, model_dialects.NAMES, describe)
+    arrays, norms, maps = model_dialects.kinds(shapes)
+    parts = {name: params[name] for name in arrays}
+    parts |= {name: partial(normalise, params=params[name], **dict(frame.norm)) for name in norms}
+    parts |= {name: partial(linear, w=params[f"w_{name}"], b=params.get(f"b_{name}")) for name in maps}
+    layers = [
+        (partial(block, p, n_head=n_head, **given), given.get("cross", False))
+        for p, given in zip(params["blocks"], options, strict=True)
+    ]
+    call = {"mask": mask, "position_ids": position_ids, "type_ids": type_ids, "dropout_seed": dropout_seed}
+    call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
+    return through(parts, frame, layers, tokens, **call)
+
+
+def through(
+    parts,
+    frame,
+    layers,
+    tokens,
+    context,
+    mask,
+    position_ids,
+    type_ids,
+    context_mask,
+    dropout_seed,
+    return_hidden,
+):
+    """What transformer returns. parts: as in embeddings. layers: (a block, whether it reads the context)."""
+    dialects.context(any(cross for _, cross in layers), context, context_mask)
+    x, at = embed(parts, frame, tokens, mask, position_ids, type_ids)
+    seeds = spread(dropout_seed, frame.n_layer + 1, x)
+    x = drop(x, frame.embed_dropout, seeds[0])
+    call = {"mask": every_query(mask), "position_ids": at, "attn_bias": shared_bias(parts, frame, at, at)}
+    read = {"context": context, "context_mask": every_query(context_mask)}
+    hidden = [x]
+    for (layer, cross), seed in zip(layers, seeds[1:], strict=True):
+        x = layer(x=x, dropout_seed=seed, **call, **(read if cross else {}))
+        hidden.append(x)
+    if "ln_f" in parts:
+        x = hidden[-1] = parts["ln_f"](x)
+    results = [read_out(parts, frame, x)]
+    if frame.pool is not None:
+        results.append(pooled(parts, frame, x, mask))
+    if return_hidden:
+        results.append(tuple(hidden))
+    return tuple(results) if len(results) > 1 else results[0]
+
+
+def every_query(mask):
+    """A mask (..., T) of keys as one of scores, (..., 1, 1, T)."""
+    return None if mask is None else mask[..., None, None, :]
+
+
+class Transformer(nnx.Module):
+    """transformer as a module. tokens (..., T) -> logits (..., T, V).
+
+    Its linear maps are drawn as the framework's own are; params.from_tree loads others.
+
+    n_vocab: V, or None for a model of images or sounds without a head.
+    The keywords, each the same for transformer and init_transformer, and besides them Block's:
+    embedding_positions: "none", "learned" or "sinusoidal", added to the embeddings. n_ctx: rows of the table
+      of learned ones. position_start: the table's row of position 0.
+    n_type: types of tokens, with an embedding each. embed_norm: a norm after all embeddings. embed_scale:
+      multiplies the tokens' embeddings. embed_dropout: as Block's resid_dropout.
+    layers: mappings of keywords, over the others; block i takes the one at i modulo their number.
+    relative_bias: {"n_bucket": 32, "max_distance": 128}: T5's bias, one table for all blocks.
+    final_norm: a norm after the last block.
+    head: "tied" to the embedding, "free" with weights of its own, or "none". head_bias: it has a bias.
+      head_scale: multiplies what it reads. logit_softcap: logits become cap * tanh(logits / cap).
+      head_transform: the activation of a linear map and norm before it.
+    pool: "first" real token, "last", or "mean" of them: a call returns a vector of each row too. pooler: it
+      goes through a linear map and tanh. projection: the size to which it is mapped then.
+    patch: {"size": 16, "channels": 3, "image": 224}, and possibly "bias": images instead of tokens, 224 high
+      and wide, or (high, wide).
+    stem: channels of frames, instead of tokens: two convolutions, of which the second halves their number.
+    """
+
+    def __init__(self, n_vocab, n_embd, n_head, n_layer, *, rngs=None, **dialect):
+        rngs = nnx.Rngs(0) if rngs is None else rngs
+        sizes = {"n_vocab": n_vocab, "n_embd": n_embd, "n_head": n_head, "n_layer": n_layer}
+        self.held = dialects.held(sizes | dialect)
+        self.frame, options, shapes = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
+        self.names = tuple(shapes)
+        self.arrays, self.norms, self.maps = map(tuple, model_dialects.kinds(shapes))
+        for name in self.arrays:
+            drawn = jnp.zeros(shapes[name]) if name == "b_head" else normal(rngs.params(), shapes[name])
+            setattr(self, name, nnx.Param((drawn / math.sqrt(n_embd)).astype(jnp.float32)))
+        for name in self.norms:
+            setattr(self, name, norm_layer(shapes, name, **dict(self.frame.norm)))
+        for name in self.maps:
+            setattr(self, name, linear_layer(shapes, name, rngs))
+        self.blocks = nnx.List([Block(n_embd, n_head, rngs=rngs, **given) for given in options])
+
+    @property
+    def keywords(self):
+        """The constructor's arguments, in a dict."""
+        return dialects.given(self.held)
+
+    def __call__(
+        self,
+        tokens,
+        context=None,
+        *,
+        mask=None,
+        position_ids=None,
+        type_ids=None,
+        context_mask=None,
+        dropout_seed=None,
+        return_hidden=False,
+    ):
+        parts = {name: getattr(self, name)[...] for name in self.arrays}
+        parts |= {name: getattr(self, name) for name in (*self.norms, *self.maps)}
+        layers = [(layer, layer.cross) for layer in self.blocks]
+        call = {
+            "mask": mask,
+            "position_ids": position_ids,
+            "type_ids": type_ids,
+            "dropout_seed": dropout_seed,
+        }
+        call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
+        return through(parts, self.frame, layers, tokens, **call)
