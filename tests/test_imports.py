@@ -93,6 +93,7 @@ CORE = (
 # Module of parity, and all below it -> what it may import anywhere in the file. One without a row may load a
 # library inside a function.
 PARITY_MAY_IMPORT = {module: ("numpy", *(f"parity.{other}" for other in CORE)) for module in CORE} | {
+    "interop": ("numpy",),
     "oracle": ("numpy",),
     "oracle_block": ("numpy", "parity.oracle"),
     "report": ("rich", "jinja2", "matplotlib", "parity.report"),
