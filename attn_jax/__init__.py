@@ -2,6 +2,7 @@
 
 from .attention import explain, scaled_dot_product_attention
 from .block import Block, block, init_block
+from .encoder_decoder import EncoderDecoder, encoder_decoder, init_encoder_decoder
 from .layers import LayerNorm, RMSNorm
 from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_tanh, mlp, relu, silu, swiglu
 from .multihead import (
@@ -20,6 +21,7 @@ __all__ = [
     "MLP",
     "Block",
     "CausalSelfAttention",
+    "EncoderDecoder",
     "LayerNorm",
     "MultiHeadAttention",
     "RMSNorm",
@@ -27,6 +29,7 @@ __all__ = [
     "alibi",
     "block",
     "causal_self_attention",
+    "encoder_decoder",
     "explain",
     "from_tree",
     "geglu",
@@ -35,6 +38,7 @@ __all__ = [
     "gelu_tanh",
     "init_attention",
     "init_block",
+    "init_encoder_decoder",
     "init_transformer",
     "layer_norm",
     "mlp",

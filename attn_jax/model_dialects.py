@@ -123,6 +123,37 @@ def transformer(
     return Dialect(frame, block_keywords(n_layer, layers, block), shapes)
 
 
+def completed(encoder, decoder):
+    """The keywords of an encoder and of a decoder, with what they are by default."""
+    wanted = ("n_vocab", "n_embd", "n_head", "n_layer")
+    for name, x in {"encoder": encoder, "decoder": decoder}.items():
+        if not isinstance(x, Mapping):
+            raise TypeError(f"{name}: got {kind_of(x)}, wanted a mapping of a transformer's keywords")
+        if missing := [size for size in wanted if size not in x]:
+            raise ValueError(f"{name}: got no {', '.join(missing)}, wanted {', '.join(wanted)}")
+    return {"causal": False, "head": "none"} | dict(encoder), {"cross": True} | dict(decoder)
+
+
+def encoder_decoder(encoder, decoder, share_embedding):
+    """The Dialects of an encoder and a decoder, if they go together; a shared embedding is the encoder's."""
+    flag("share_embedding", share_embedding)
+    encoder, decoder = completed(encoder, decoder)
+    first, second = transformer(**encoder), transformer(**decoder)
+    if first.frame.head != "none" or first.frame.pool is not None:
+        raise ValueError("encoder: got a head or a pool, wanted head='none' and pool=None")
+    if not any(block.get("cross", False) for block in second.blocks):
+        raise ValueError("decoder: got no block with cross=True, wanted at least one")
+    if first.frame.n_embd != second.frame.n_embd:
+        raise ValueError(
+            f"decoder: got n_embd = {second.frame.n_embd}, wanted {first.frame.n_embd}, the encoder's"
+        )
+    if share_embedding:
+        if first.shapes.get("wte") != second.shapes.get("wte") or "wte" not in first.shapes:
+            raise ValueError("share_embedding: got True, wanted False, or one n_vocab for both")
+        second.shapes.pop("wte")
+    return first, second
+
+
 def whole(name, x, least):
     """Raise unless x is an integer of at least so much."""
     if not is_integer(x) or x < least:

@@ -1,8 +1,7 @@
 """Parameters as a tree of NumPy arrays, bit for bit: what one framework's module writes, the other's reads.
 
-The tree is the one that the functional style takes: init_transformer's for a Transformer, init_block's for
-a Block, init_attention's for a MultiHeadAttention, mlp's for an MLP. bfloat16, which NumPy has not, travels
-as float32.
+The tree is the one that the functional style takes: init_encoder_decoder's for an EncoderDecoder, and so on,
+mlp's for an MLP. bfloat16, which NumPy has not, travels as float32.
 """
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 
 from .block import Block
 from .dialects import NORM_NAMES
+from .encoder_decoder import EncoderDecoder
 from .mlp import MLP
 from .multihead import MultiHeadAttention
 from .transformer import Transformer
@@ -19,7 +19,7 @@ from .transformer import Transformer
 def parameters(module):
     """The module's own parameters as the functional style takes them; nothing is copied, and gradients pass.
 
-    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
+    module: EncoderDecoder, Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     """
     return _mapped(lambda p: p[...], _tree(module))
 
@@ -27,7 +27,7 @@ def parameters(module):
 def to_tree(module):
     """A copy of the module's parameters in NumPy: nested dicts, and a tuple for each norm.
 
-    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
+    module: EncoderDecoder, Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     All dtypes are kept but bfloat16.
     """
     return _mapped(_to_numpy, parameters(module))
@@ -36,7 +36,7 @@ def to_tree(module):
 def from_tree(module, tree):
     """Load tree into module: all of it, or with an error nothing. Parameters keep their dtype and device.
 
-    module: Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
+    module: EncoderDecoder, Transformer, Block, MultiHeadAttention or MLP; TypeError for another.
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
@@ -63,6 +63,11 @@ def from_tree(module, tree):
 def _tree(module):
     """The module's parameters as they are, under the keys of the functional style."""
     match module:
+        case EncoderDecoder():
+            tree = {"encoder": _tree(module.encoder), "decoder": _tree(module.decoder)}
+            if module.share_embedding:
+                del tree["decoder"]["wte"]
+            return tree
         case Transformer():
             tree = {name: getattr(module, name) for name in module.arrays}
             tree |= _entries({}, {name: getattr(module, name) for name in module.norms})
@@ -81,9 +86,8 @@ def _tree(module):
             return _entries(into, norms) | _entries({"out": module.c_proj})
         case MLP():
             return _entries({"fc": module.c_fc, "gate": module.c_gate, "proj": module.c_proj})
-    raise TypeError(
-        f"module: got {type(module).__name__}, wanted Transformer, Block, MultiHeadAttention or MLP"
-    )
+    wanted = "EncoderDecoder, Transformer, Block, MultiHeadAttention or MLP"
+    raise TypeError(f"module: got {type(module).__name__}, wanted {wanted}")
 
 
 def _entries(linears, norms=()):

@@ -28,12 +28,16 @@ def init_transformer(key, n_vocab, n_embd, n_head, n_layer, **dialect):
     scale to the data; all are of the framework's default dtype.
     key: a PRNG key; where the framework has none, a seed or a generator, which draw other numbers.
     """
-    given = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
+    return initial(key, model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect), n_head)
+
+
+def initial(key, given, n_head):
+    """The parameters of a model_dialects.Dialect."""
+    frame, n_layer = given.frame, given.frame.n_layer
     keys = split(key, n_layer + len(dialects.weights(given.shapes)))
-    norm_offset = dict(given.frame.norm)["norm_offset"]
-    params = drawn(keys[n_layer:], given.shapes, n_embd, norm_offset)
+    params = drawn(keys[n_layer:], given.shapes, frame.n_embd, dict(frame.norm)["norm_offset"])
     pairs = zip(keys[:n_layer], given.blocks, strict=True)
-    return params | {"blocks": tuple(init_block(key, n_embd, n_head, **options) for key, options in pairs)}
+    return params | {"blocks": tuple(init_block(key, frame.n_embd, n_head, **block) for key, block in pairs)}
 
 
 def transformer(
@@ -68,33 +72,42 @@ def transformer(
     n_vocab, n_embd, n_layer, n_ctx = model_dialects.sizes(params, describe)
     if n_ctx is not None and dialect.get("embedding_positions") == "learned":
         dialect = {"n_ctx": n_ctx} | dialect
-    frame, options, shapes = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
-    dialects.agree(params, shapes, model_dialects.NAMES, describe)
-    arrays, norms, maps = model_dialects.kinds(shapes)
-    parts = {name: params[name] for name in arrays}
-    parts |= {name: partial(normalise, params=params[name], **dict(frame.norm)) for name in norms}
-    parts |= {name: partial(linear, w=params[f"w_{name}"], b=params.get(f"b_{name}")) for name in maps}
-    layers = [
-        (partial(block, p, n_head=n_head, **given), given.get("cross", False))
-        for p, given in zip(params["blocks"], options, strict=True)
-    ]
+    given = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
     call = {"mask": mask, "position_ids": position_ids, "type_ids": type_ids, "dropout_seed": dropout_seed}
     call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
-    return through(parts, frame, layers, tokens, **call)
+    return through(tokens, *functions(params, given, n_head), **call)
+
+
+def functions(params, given, n_head):
+    """parts, frame and layers, as through takes them, of these parameters and a model_dialects.Dialect."""
+    dialects.agree(params, given.shapes, model_dialects.NAMES, describe)
+    if len(params["blocks"]) != given.frame.n_layer:
+        n = len(params["blocks"])
+        raise ValueError(f"params: blocks: got {n}, wanted n_layer = {given.frame.n_layer}")
+    arrays, norms, maps = model_dialects.kinds(given.shapes)
+    parts = {name: params[name] for name in arrays}
+    parts |= {name: partial(normalise, params=params[name], **dict(given.frame.norm)) for name in norms}
+    parts |= {name: partial(linear, w=params[f"w_{name}"], b=params.get(f"b_{name}")) for name in maps}
+    layers = [
+        (partial(block, p, n_head=n_head, **keywords), keywords.get("cross", False))
+        for p, keywords in zip(params["blocks"], given.blocks, strict=True)
+    ]
+    return parts, given.frame, layers
 
 
 def through(
+    tokens,
     parts,
     frame,
     layers,
-    tokens,
-    context,
-    mask,
-    position_ids,
-    type_ids,
-    context_mask,
-    dropout_seed,
-    return_hidden,
+    *,
+    context=None,
+    mask=None,
+    position_ids=None,
+    type_ids=None,
+    context_mask=None,
+    dropout_seed=None,
+    return_hidden=False,
 ):
     """What transformer returns. parts: as in embeddings. layers: (a block, whether it reads the context)."""
     dialects.context(any(cross for _, cross in layers), context, context_mask)
@@ -189,4 +202,4 @@ class Transformer(nnx.Module):
             "dropout_seed": dropout_seed,
         }
         call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
-        return through(parts, self.frame, layers, tokens, **call)
+        return through(tokens, parts, self.frame, layers, **call)

@@ -157,7 +157,7 @@ def test_a_wrong_tree_is_refused_with_a_list_and_nothing_is_loaded(framework, tr
 
 @both_frameworks
 def test_other_modules_are_refused(framework):
-    text = "module: got dict, wanted Transformer, Block, MultiHeadAttention or MLP"
+    text = "module: got dict, wanted EncoderDecoder, Transformer, Block, MultiHeadAttention or MLP"
     for call in (params(framework).to_tree, params(framework).parameters):
         with pytest.raises(TypeError, match=text):
             call({})

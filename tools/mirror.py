@@ -26,6 +26,7 @@ GRADES = {
     "dialects.py": "twin",
     "dropout.py": "outline",
     "embeddings.py": "line",
+    "encoder_decoder.py": "outline",
     "heads.py": "line",
     "implementations/__init__.py": "twin",
     "implementations/blockwise.py": "outline",
@@ -86,6 +87,13 @@ EXEMPT = {
         (
             "Block.__init__(self, n_embd, n_head, **dialect)",
             "Block.__init__(self, n_embd, n_head, *, rngs=None, **dialect)",
+            RNGS,
+        ),
+    ),
+    "encoder_decoder.py": (
+        (
+            "EncoderDecoder.__init__(self, *, encoder, decoder, share_embedding=False)",
+            "EncoderDecoder.__init__(self, *, encoder, decoder, share_embedding=False, rngs=None)",
             RNGS,
         ),
     ),
