@@ -1,7 +1,11 @@
 """Cases and subjects by pattern, as they are named on the command line."""
 
 import fnmatch
+import os
+import sys
 from enum import StrEnum
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 import typer
 
@@ -41,10 +45,25 @@ def subjects(patterns: list[str] | None) -> tuple:
     if not patterns:
         return tuple(known.values())
     addresses = [pattern for pattern in patterns if ":" in pattern]
+    for address in addresses:
+        check_address(address)
     found = [
         name for pattern in patterns if ":" not in pattern for name in matching(pattern, known, "subject")
     ]
     return (*(known[name] for name in dict.fromkeys(found)), *dict.fromkeys(addresses))
+
+
+def check_address(address: str) -> None:
+    """Raise BadParameter if there is no such file, or no such package; imports nothing."""
+    place, _, _ = address.rpartition(":")
+    package = place.partition(".")[0]
+    if place.endswith(".py"):
+        problem = "" if Path(place).is_file() else f"no file {place}"
+    else:
+        found = PathFinder.find_spec(package, [os.getcwd(), *sys.path])
+        problem = "" if found else f"no package {package!r}"
+    if problem:
+        raise typer.BadParameter(f"{address}: {problem}", param_hint="--subject")
 
 
 def matching(pattern: str, names, what: str) -> list[str]:

@@ -1,6 +1,8 @@
-"""The `parity` command. Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged."""
+"""The `parity` command.
 
-import json
+Exit codes: 0 all held, 1 something failed, 2 wrong usage, 3 nothing was judged, 130 interrupted.
+"""
+
 import time
 from contextlib import closing
 from enum import StrEnum
@@ -74,6 +76,7 @@ def run(
     if quick and full:
         raise typer.BadParameter("--quick and --full exclude each other")
     reports = outputs.asked(html=html, junit=junit, markdown=markdown, badge=badge)
+    outputs.check_place(json_file, "--json")
     budget = "quick" if quick else "full" if full else "default"
     dtypes = tuple(str(name) for name in dtype or (Dtype if full else DEFAULT_DTYPES))
     chosen = choose.subjects(subject), choose.cases(case, budget), dtypes
@@ -160,16 +163,12 @@ def render(
 
 def read(file: Path) -> dict:
     """A report of this schema."""
-    from parity.record import SCHEMA
+    from parity import record
 
     try:
-        report = json.loads(file.read_text())
-        if report["schema"] == SCHEMA:
-            return report
-        problem = f"has schema {report['schema']}, wanted {SCHEMA}"
-    except (ValueError, KeyError, TypeError):
-        problem = "is not a report of parity"
-    raise typer.BadParameter(f"{file} {problem}")
+        return record.read(file)
+    except ValueError as problem:
+        raise typer.BadParameter(str(problem)) from None
 
 
 app.command()(failing.replay)

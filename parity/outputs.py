@@ -22,11 +22,26 @@ def asked(**files: Path | None) -> Asked:
         if file is not None:
             try:
                 found.append((file, renderer(kind)))
+                check_place(file, f"--{kind}")
             except ModuleNotFoundError as missing:
                 need = f"--{kind} needs {missing.name}: pip install 'attn-parity[report]'"
                 typer.echo(f"parity: {need}", err=True)
                 raise typer.Exit(2) from None
     return found
+
+
+def check_place(file: Path, option: str) -> None:
+    """Raise BadParameter unless a file can be written there: before a run, not after it."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.parent / f"{file.name}.part"
+        beside.touch()
+        beside.unlink()
+        problem = "it is a folder" if file.is_dir() else ""
+    except OSError as error:
+        problem = f"{error.strerror}: {error.filename}"
+    if problem:
+        raise typer.BadParameter(f"cannot write {file}: {problem}", param_hint=option)
 
 
 def write(record: dict, reports: Asked) -> None:

@@ -40,6 +40,7 @@ def mutants(
     from parity import devices
     from parity.claims import CLAIMS
     from parity.mutants import proof
+    from parity.record import INTERRUPTED
 
     unknown = [name for name in claim or () if name not in CLAIMS]
     if unknown or (claim and dtype):
@@ -66,7 +67,9 @@ def mutants(
     said |= {"python": platform.python_version()}
     said |= {"versions": versions, "frameworks": frameworks, "claims": claims}
     report = said | proof.record(found)
-    report["summary"] |= {"seconds": seconds, "complete": complete}
+    wrong = bool(found.alive or found.failed)
+    code = found.exit_code if complete or wrong else INTERRUPTED
+    report["summary"] |= {"seconds": seconds, "complete": complete, "exit_code": code}
     counts = report["summary"]
     with_what = ", ".join(f"{name} {version}" for name, version in versions.items())
     out.print(f"\n{counts['mutants']} mutants, {with_what}, under {', '.join(claims)}:")
@@ -77,7 +80,7 @@ def mutants(
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n")
         out.print(f"written to {json_file}", style="dim")
-    raise typer.Exit(found.exit_code if complete else 1)
+    raise typer.Exit(code)
 
 
 def calibrate(
@@ -89,14 +92,17 @@ def calibrate(
 ) -> None:
     """Measure how much of their bounds correct implementations use: is a bound ever exceeded, is it tight."""
     from parity import calibrate as calibration
+    from parity.record import INTERRUPTED
 
     subjects = tuple(s for s in choose.subjects(subject) if not isinstance(s, str))
     dtypes = tuple(str(name) for name in dtype or Dtype)
     uses: calibration.Uses = {}
+    code = 0
     try:
         with Progress("judging", None) as step:
             for _ in calibration.calibrate(uses, subjects, dtypes, outputs):
                 step(1)
     except KeyboardInterrupt:
         console().print("interrupted: these are the figures so far")
-    raise typer.Exit(calibration.show(uses, console()))
+        code = INTERRUPTED
+    raise typer.Exit(calibration.show(uses, console()) or code)

@@ -7,8 +7,10 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ from parity.blocks import BlockCase
 from parity.cases import Case
 from parity.cases.reports import REPORTS
 from parity.runner import BROKEN, STATUSES, Run
+from parity.verdict import Judgement
 
 SCHEMA = 1
+INTERRUPTED = 130  # as shells say it: 128, and 2 for SIGINT
 PICTURE = (40, 64)  # the largest mask that is drawn whole, queries x keys
 
 
@@ -102,16 +106,54 @@ def git() -> dict:
 
 
 def summary(cells: list[dict], seconds: float, complete: bool) -> dict:
-    """Counts by status, time, and the exit code: 1 something failed, 3 nothing was judged, 0 all held."""
+    """Counts by status, time, and the exit code.
+
+    1 something failed; else 130 it was interrupted: what was not judged may fail; 3 nothing was judged; 0 all
+    held.
+    """
     counts = Counter(cell["status"] for cell in cells)
     judged = counts["passed"] + counts["diverges"]
-    code = 1 if any(counts[status] for status in BROKEN) else 0 if judged else 3
+    broken = any(counts[status] for status in BROKEN)
+    code = 1 if broken else INTERRUPTED if not complete else 0 if judged else 3
     return {
         **{status: counts[status] for status in STATUSES},
         "seconds": round(seconds, 1),
         "complete": complete,
         "exit_code": code,
     }
+
+
+PARTS = (
+    *("schema", "generated", "command", "versions", "environments", "absent", "levels", "dtypes", "seed"),
+    *("subjects", "cases", "summary", "cells"),
+)
+CELL = ("subject", "case", "dtype", "device", "status", "reason", "claim")
+TENSOR = tuple(field.name for field in fields(Judgement))
+
+
+def read(path: Path) -> dict:
+    """A report that a run wrote. Raises ValueError if it is none, of another schema, or not all there."""
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if report["schema"] != SCHEMA:
+            problem = f"has schema {report['schema']}, wanted {SCHEMA}"
+        elif missing := list(islice(lacking(report), 3)):
+            problem = f"is not a whole report of parity: no {', '.join(missing)}"
+        else:
+            return report
+    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = "is not a report of parity"
+    raise ValueError(f"{path} {problem}")
+
+
+def lacking(report: dict) -> Iterator[str]:
+    """What every report has, and this one has not."""
+    yield from (name for name in PARTS if name not in report)
+    yield from (f"{name} in summary" for name in ("complete", "exit_code") if name not in report["summary"])
+    for cell in report["cells"]:
+        yield from (f"{name} in a cell" for name in CELL if name not in cell)
+        for tensor in cell.get("tensors", ()):
+            yield from (f"{name} in a tensor" for name in TENSOR if name not in tensor)
 
 
 def command_line() -> list[str]:

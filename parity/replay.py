@@ -96,12 +96,20 @@ def save(path: Path, task: Task, answer: Answer, cell: dict, environment: dict) 
 
 
 def load(path: Path) -> Failure:
-    """Read a failure. Raises ValueError if the file is not one."""
+    """Read a failure. Raises ValueError if the file is not one, or of another schema."""
     try:
         arrays, metadata = unpack(path.read_bytes())
         said = json.loads(metadata["parity"])
-    except (KeyError, ValueError) as problem:
-        raise ValueError(f"{path} is not a failure that parity wrote: {problem}") from None
+        if said["schema"] == SCHEMA:
+            return failure(arrays, said)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
+        raise ValueError(f"{path} is not a failure that parity wrote") from None
+    raise ValueError(f"{path} has schema {said['schema']}, wanted {SCHEMA}")
+
+
+def failure(arrays: dict, said: dict) -> Failure:
+    """Of what a file holds. Raises KeyError where something is missing."""
+    said["subject"], said["case"], said["dtype"], said["device"], said["seed"], said["backward"]
     parts: dict[str, dict] = {"options": {}, "expected": {}, "bound": {}, "got": {}}
     for name, x in arrays.items():
         kind, _, tensor = name.partition(".")

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from parity import runner
+from parity import calibrate, runner
 from parity.cli import app
 from parity.mutants import proof, registry, survey
 from parity.runner import STATUSES
@@ -89,6 +89,11 @@ def test_a_failure_exits_1_and_says_where():
     [
         (["--case", "nosuch"], "no case matches 'nosuch'"),
         (["--subject", "nosuch"], "no subject matches 'nosuch'"),
+        (["--subject", "nofile.py:f"], "nofile.py:f: no file nofile.py"),
+        (["--subject", "nopackage.kernels:f"], "nopackage.kernels:f: no package 'nopackage'"),
+        (["--json", "."], "cannot write .: it is a folder"),
+        (["--json", "/dev/null/report.json"], "cannot write /dev/null/report.json: File exists: /dev/null"),
+        (["--html", "/dev/null/page.html"], "cannot write /dev/null/page.html: File exists: /dev/null"),
         (["--dtype", "float8"], "'float8' is not one of"),
         (["--device", "abacus"], "'abacus' is not one of"),
         (["--quick", "--full"], "exclude each other"),
@@ -125,16 +130,8 @@ def test_fail_fast_stops_at_the_first_failure():
 
 
 def test_an_interrupt_leaves_a_valid_record(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "parity",
-        "run",
-        "--subject",
-        f"{PLUGINS}:gets_stuck",
-        "--json",
-        "partial.json",
-    ]
+    words = ("run", "--case", "normal", "--case", "ascending-short", "--subject", f"{PLUGINS}:gets_stuck")
+    command = [sys.executable, "-m", "parity", *words, "--dtype", "float32", "--json", "partial.json"]
     reached = tmp_path / "reached"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PARITY_TEST_MARKER": str(reached)}
     with subprocess.Popen(
@@ -146,6 +143,8 @@ def test_an_interrupt_leaves_a_valid_record(tmp_path):
         printed, _ = process.communicate(timeout=60)
     report = json.loads((tmp_path / "partial.json").read_text())
     assert "interrupted" in printed
+    assert process.returncode == report["summary"]["exit_code"] == 130  # though all that was judged held
+    assert report["summary"]["passed"] > 0
     assert not report["summary"]["complete"]
     assert len(report["cells"]) == sum(report["summary"][status] for status in STATUSES) > 0
 
@@ -156,10 +155,62 @@ def test_an_interrupt_before_the_first_cell_leaves_a_valid_record(monkeypatch):
 
     monkeypatch.setattr(runner.Run, "start", interrupted)
     code, printed, report = parity("run", "--case", "normal")
-    assert code == 3
+    assert code == 130
     assert "interrupted" in printed
     assert (report["cells"], report["summary"]["complete"]) == ([], False)
     assert parity("report", "parity-report.json", "--html", "page.html")[0] == 0
+
+
+def test_a_failure_that_was_found_before_an_interrupt_is_a_failure(monkeypatch):
+    cells = runner.Run.cells
+
+    def interrupted(self):
+        yield from cells(self)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner.Run, "cells", interrupted)
+    words = ("run", "--case", "normal", "--dtype", "float32", "--subject")
+    assert parity(*words, f"{PLUGINS}:raises")[0] == 1
+    assert parity(*words, "torch.sdpa[math]")[0] == 130
+
+
+def test_the_judge_of_the_judge_interrupted_does_not_exit_0(monkeypatch):
+    def interrupted(*given):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(proof.Proof, "run", interrupted)
+    monkeypatch.setattr(calibrate, "calibrate", interrupted)
+    assert parity("mutants", "--framework", "numpy", "--dtype", "float32")[0] == 130
+    assert parity("calibrate", "--dtype", "float32")[0] == 130
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("", "is not a report of parity"),
+        ("[1]", "is not a report of parity"),
+        ('{"a": 1}', "is not a report of parity"),
+        ('{"schema": 2}', "has schema 2, wanted 1"),
+        ('{"schema": 1}', "is not a whole report of parity: no generated, command, versions"),
+    ],
+)
+@pytest.mark.parametrize("command", ["report", "diff"])
+def test_what_is_no_report_is_refused_with_one_line(command, text, problem):
+    Path("other.json").write_text(text)
+    code, printed, _ = parity(command, *["other.json"] * (1 + (command == "diff")))
+    assert code == 2
+    assert f"other.json {problem}" in " ".join(printed.split())
+    assert "Traceback" not in printed
+
+
+def test_a_report_of_which_a_part_is_missing_is_refused():
+    whole = parity("run", "--case", "normal", "--dtype", "float32", "--subject", "torch.sdpa[math]")[2]
+    del whole["cells"][0]["tensors"][0]["max_share"]
+    Path("cut.json").write_text(json.dumps(whole))
+    code, printed, _ = parity("report", "cut.json")
+    assert code == 2
+    assert "cut.json is not a whole report of parity: no max_share in a tensor" in " ".join(printed.split())
 
 
 @pytest.fixture

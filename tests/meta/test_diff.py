@@ -8,12 +8,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from parity import record
 from parity.cli import app
 from parity.report import diff
+from parity.verdict import Judgement
 
 
 def cell(case, status, *, share=0.1, subject="torch.sdpa", diverges=()):
-    tensors = [{"name": "out", "status": "passed", "reason": "", "max_share": share}]
+    tensors = [Judgement("out", "passed", max_share=share).record()]
     where = {"subject": subject, "case": case, "dtype": "float32", "device": "cpu"}
     return {
         **where,
@@ -25,10 +27,11 @@ def cell(case, status, *, share=0.1, subject="torch.sdpa", diverges=()):
     }
 
 
-BEFORE = {
+BEFORE = dict.fromkeys(record.PARTS) | {
     "schema": 1,
     "versions": {"numpy": "2.4"},
     "environments": {"torch": {"versions": {"torch": "2.13"}}},
+    "summary": {"complete": True, "exit_code": 1},
     "cells": [
         cell("stays", "passed"),
         cell("breaks", "passed"),
@@ -89,8 +92,8 @@ def test_it_reads_well():
 
 
 def test_the_command(tmp_path):
-    for name, record in (("a", BEFORE), ("b", AFTER), ("old", {"schema": 0}), ("list", [])):
-        (tmp_path / name).write_text(json.dumps(record))
+    for name, text in (("a", BEFORE), ("b", AFTER), ("old", {"schema": 0}), ("list", [])):
+        (tmp_path / name).write_text(json.dumps(text))
 
     def parity(*names):
         return CliRunner().invoke(app, ["diff", *(str(tmp_path / name) for name in names)])

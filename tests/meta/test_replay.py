@@ -169,3 +169,30 @@ def test_shrink_ends_even_if_everything_fails():
     found, asked = shrink.shrink(made, "float32", lambda made: "window" in made.options)
     assert found.options in ({"window": (None, None)}, {"window": (None, 0)}, {"window": (0, None)})
     assert asked < 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not one",
+        (2).to_bytes(8, "little") + b"[]",
+        replay.pack({"weight": (np.ones(3), "float32")}, {}),  # somebody else's
+        replay.pack({"q": (np.ones(3), "float32")}, {"parity": '{"schema": 1}'}),  # cut
+    ],
+)
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_a_file_of_somebody_else_is_refused_with_one_line(tmp_path, command, content):
+    file = tmp_path / "other.safetensors"
+    file.write_bytes(content)
+    code, printed = parity(command, file)
+    assert code == 2
+    assert "other.safetensors is not a failure that parity wrote" in " ".join(printed.split())
+
+
+def test_a_file_of_another_schema_says_so(tmp_path):
+    file = tmp_path / "newer.safetensors"
+    file.write_bytes(replay.pack({}, {"parity": '{"schema": 2}'}))
+    code, printed = parity("replay", file)
+    assert code == 2
+    assert "newer.safetensors has schema 2, wanted 1" in " ".join(printed.split())
