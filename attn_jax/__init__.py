@@ -1,7 +1,17 @@
 """Attention and the transformer block in JAX, to one contract with its sibling package."""
 
 from .attention import explain, scaled_dot_product_attention
-from .block import Block, block, init_block
+from .block import Block, block, block_context_cache, init_block
+from .cache import (
+    ContextCache,
+    DenseCache,
+    PagedCache,
+    SlidingCache,
+    append,
+    dense_cache,
+    paged_cache,
+    sliding_cache,
+)
 from .encoder_decoder import EncoderDecoder, encoder_decoder, init_encoder_decoder
 from .layers import LayerNorm, RMSNorm
 from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_tanh, mlp, relu, silu, swiglu
@@ -9,6 +19,7 @@ from .multihead import (
     CausalSelfAttention,
     MultiHeadAttention,
     causal_self_attention,
+    context_cache,
     init_attention,
     multi_head_attention,
 )
@@ -21,14 +32,22 @@ __all__ = [
     "MLP",
     "Block",
     "CausalSelfAttention",
+    "ContextCache",
+    "DenseCache",
     "EncoderDecoder",
     "LayerNorm",
     "MultiHeadAttention",
+    "PagedCache",
     "RMSNorm",
+    "SlidingCache",
     "Transformer",
     "alibi",
+    "append",
     "block",
+    "block_context_cache",
     "causal_self_attention",
+    "context_cache",
+    "dense_cache",
     "encoder_decoder",
     "explain",
     "from_tree",
@@ -43,6 +62,7 @@ __all__ = [
     "layer_norm",
     "mlp",
     "multi_head_attention",
+    "paged_cache",
     "parameters",
     "relative_bias",
     "relu",
@@ -51,6 +71,7 @@ __all__ = [
     "scaled_dot_product_attention",
     "silu",
     "sinusoidal",
+    "sliding_cache",
     "swiglu",
     "to_tree",
     "transformer",

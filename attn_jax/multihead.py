@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from . import dialects
+from . import cached, dialects
 from .arithmetic import accumulator, describe, iota
 from .attention import scaled_dot_product_attention
+from .cache import ContextCache, append, fitting, held, next_positions, over_keys
 from .layers import check_channels, linear, linear_layer, norm_layer
 from .norms import normalise
 from .positions import alibi, rotary
@@ -67,14 +68,15 @@ def multi_head_attention(params, x, n_head, context=None, *, cross=False, qk_nor
 
     params: as init_attention's with the same keywords. The columns of w_qkv are q | k | v, those of w_kv
       k | v, and in each head 0 | head 1 | ...
-    x: (..., T, C), in the parameters' dtype. context: (..., Tk, C), which cross-attention reads.
+    x: (..., T, C), in the parameters' dtype. context: (..., Tk, C), which cross-attention reads, or the
+      context_cache of it.
     n_kv_head: heads of k and v, each read by n_head / n_kv_head of q's; by default n_head. head_dim: D, by
       default C / n_head.
     bias: True, False, or some of "qkv", "out" and, of qk_norm, "norm".
     qk_norm: "none"; "head", which normalises each head of q and k; "all", all heads as one vector.
     norm, norm_offset, eps: the norm that qk_norm means, as in normalise.
     options: attend's.
-    Returns (..., T, C).
+    Returns (..., T, C); with a cache also the cache that the next call takes.
     Raises ValueError if keywords, shapes and parameters do not agree, TypeError if x has another dtype.
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023 (grouped heads); Dehghani et al. 2023,
     section 2 (qk_norm).
@@ -92,23 +94,41 @@ def multi_head_attention(params, x, n_head, context=None, *, cross=False, qk_nor
 
     q, kv = q_and_kv(project, x, context, cross, n_embd, shapes["w_out"][0])
     options |= {"qk_norm": qk_norm, "q_norm": normed("q_norm"), "k_norm": normed("k_norm")}
-    return project("out", attend(q, kv, n_head, cross=cross, **options))
+    y, cache = attend(q, kv, n_head, cross=cross, **options)
+    return project("out", y) if cache is None else (project("out", y), cache)
 
 
 def causal_self_attention(params, x, n_head, **options):
     """multi_head_attention with causal=True: a position reads itself and those before it.
 
     params: as init_attention's. x: (..., T, C), in the parameters' dtype. options: multi_head_attention's.
-    Returns (..., T, C).
+    Returns (..., T, C); with a cache also the cache that the next call takes.
     Raises ValueError if n_head does not divide C or x has another shape, TypeError if x has another dtype.
     Source: Vaswani et al. 2017, section 3.2.2.
     """
     return multi_head_attention(params, x, n_head, causal=True, **options)
 
 
+def context_cache(params, context, n_head, *, qk_norm="none", **options):
+    """What cross-attention reads of a context, computed once: multi_head_attention takes it for the context.
+
+    params, n_head, qk_norm, options: as in multi_head_attention with cross=True. context: (..., Tk, C).
+    Returns a ContextCache.
+    """
+    n_embd = dialects.size(params, "w_out", -1, describe)
+    shapes, norms, _ = dialects.attention(n_embd, n_head, cross=True, qk_norm=qk_norm, **options)
+    check_channels(context, n_embd, "context")
+    dialects.agree(params, shapes, dialects.ATTENTION_NAMES, describe)
+    kv = linear(context, params["w_kv"], params.get("b_kv"))
+    D = shapes["w_out"][0] // n_head
+    return held(*kv_heads(kv, D, qk_norm, lambda t: normalise(t, params["k_norm"], **norms)))
+
+
 def q_and_kv(project, x, context, cross, n_embd, q_width):
     """q (..., T, H D) and kv (..., Tk, 2 Hkv D) by project(name, x): of x in one, or of x and the context."""
     dialects.context(cross, context)
+    if isinstance(context, ContextCache):
+        return project("q", x), context
     if cross:
         check_channels(context, n_embd, "context")
         return project("q", x), project("kv", context)
@@ -133,22 +153,30 @@ def attend(
     rotary_interleaved=False,
     rotary_scaling=None,
     position_ids=None,
+    mask=None,
     attn_bias=None,
     attn_dropout=0.0,
     dropout_seed=None,
+    cache=None,
+    new_lengths=None,
     **core,
 ):
     """Attention of every head, and the heads side by side again.
 
-    q: (..., T, H D). kv: (..., Tk, 2 Hkv D), k | v. q_norm, k_norm: functions, where qk_norm says.
+    q: (..., T, H D). kv: (..., Tk, 2 Hkv D), k | v, or a ContextCache. q_norm, k_norm: functions, where
+      qk_norm says.
     positions: "none"; "rotary", which turns q and k as positions.rotary does; "alibi", which adds
       positions.alibi to the scores. rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling: rotary's.
-    position_ids: (T,) or (..., T) integers, by default 0 ... T - 1; where positions is "none" they are
-      checked and not read, so that layers without positions take the same call.
+    position_ids: (T,) or (..., T) integers, by default 0 ... T - 1, with a cache from each row's length on;
+      where positions is "none" they are checked and not read, so that layers without positions take the same
+      call.
     attn_bias: the bias of scaled_dot_product_attention, added to the scores.
     attn_dropout: probability with which a weight is dropped, in calls with a dropout_seed.
-    causal, window, core: scaled_dot_product_attention's; core holds mask, scale, softcap, lengths, ...
-    Returns (..., T, H D).
+    causal, window, mask, core: scaled_dot_product_attention's; core holds scale, softcap, lengths, ...
+    cache: what earlier calls appended to, and this one appends to (cache.append); attention is causal then,
+      and x (B, T, C). mask and attn_bias are over all positions that there is room for.
+    new_lengths: (B,) integers, how many of the T positions of each row are real; the others are at the end.
+    Returns (..., T, H D), and the cache with the new positions or None.
     """
     D = q.shape[-1] // n_head
     turn = (rotary_theta, rotary_dim, rotary_interleaved, rotary_scaling)
@@ -156,30 +184,48 @@ def attend(
     dialects.rotary_options(D, *turn, used=positions == "rotary")
     dialects.probability("attn_dropout", attn_dropout)
     dialects.output_alone(core)
-    k, v = kv[..., : kv.shape[-1] // 2], kv[..., kv.shape[-1] // 2 :]
-    if qk_norm == "all":
-        q, k = q_norm(q), k_norm(k)
-    q = split_heads(q, n_head)  # (..., H, T, D)
-    k, v = (split_heads(t, t.shape[-1] // D) for t in (k, v))  # each (..., Hkv, Tk, D)
-    if qk_norm == "head":
-        q, k = q_norm(q), k_norm(k)
+    core = {"causal": causal, "window": window, "mask": mask, "bias": attn_bias, **core}
+    if cache is not None or new_lengths is not None:
+        call = {name: describe(x) for name, x in core.items()} | {"dropout_seed": dropout_seed}
+        cached.attention(cache, q.shape, cross, positions, position_ids, call)
+    q = heads(q, D, qk_norm, q_norm)  # (..., H, T, D)
+    k, v = kv if isinstance(kv, ContextCache) else kv_heads(kv, D, qk_norm, k_norm)  # each (..., Hkv, Tk, D)
     dialects.position_ids(describe(position_ids), q.shape[:-3], q.shape[-2])
     if positions != "none":
-        at = iota(q.shape[-2], q) if position_ids is None else position_ids
+        at = k_at = next_positions(cache, q.shape[-2], q) if position_ids is None else position_ids
     if positions == "rotary":
         q, k = (rotary(t, at[..., None, :], *turn) for t in (q, k))
+    if cache is not None:
+        cache, k, v, k_at, call = append(cache, k, v, new_lengths)
+        core |= {name: over_keys(core[name], k) for name in ("mask", "bias")} | call
     if positions == "alibi":
-        far = alibi(n_head, at, at, accumulator(q.dtype))  # (..., H, T, T)
-        attn_bias = far if attn_bias is None else added(far, attn_bias, (*q.shape[:-1], k.shape[-2]))
+        k_at = iota(k.shape[-2], q) if k_at is None else k_at
+        k_at = jnp.broadcast_to(k_at, (*at.shape[:-1], k.shape[-2]))
+        far = alibi(n_head, at, k_at, accumulator(q.dtype))  # (..., H, T, Tk)
+        bias = core["bias"]
+        core["bias"] = far if bias is None else added(far, bias, (*q.shape[:-1], k.shape[-2]))
     if dropout_seed is not None and attn_dropout > 0:
         core = {"dropout_p": attn_dropout, "dropout_seed": dropout_seed, **core}
-    y = scaled_dot_product_attention(q, k, v, causal, window=window, bias=attn_bias, **core)
-    return merge_heads(y)  # (..., T, H D)
+    y = merge_heads(scaled_dot_product_attention(q, k, v, **core))  # (..., T, H D)
+    return y if cache is None else fitting(cache, y), cache
 
 
 def added(x, y, shape):
     """x + y, both broadcast to shape, in the dtype of x."""
     return jnp.broadcast_to(x, shape) + jnp.broadcast_to(y, shape).astype(x.dtype)
+
+
+def heads(x, D, qk_norm="none", norm=None):
+    """(..., T, H D) -> (..., H, T, D), normalised as qk_norm says."""
+    x = norm(x) if qk_norm == "all" else x
+    x = split_heads(x, x.shape[-1] // D)
+    return norm(x) if qk_norm == "head" else x
+
+
+def kv_heads(kv, D, qk_norm="none", k_norm=None):
+    """k | v, (..., Tk, 2 Hkv D), as k and v, each (..., Hkv, Tk, D)."""
+    k, v = kv[..., : kv.shape[-1] // 2], kv[..., kv.shape[-1] // 2 :]
+    return heads(k, D, qk_norm, k_norm), heads(v, D)
 
 
 def split_heads(x, n_head):
@@ -197,7 +243,8 @@ class MultiHeadAttention(nnx.Module):
     """multi_head_attention as a module, with its keywords. x (..., T, C) -> (..., T, C).
 
     c_attn projects to q | k | v; in cross-attention c_q projects x, and c_kv the context. A call takes the
-    keywords that are of one call: mask, attn_bias, position_ids, q_offset, lengths, ids, dropout_seed.
+    keywords that are of one call: mask, attn_bias, position_ids, q_offset, lengths, ids, dropout_seed, and
+    cache and new_lengths, with which it also returns the cache that the next call takes.
     """
 
     def __init__(self, n_embd, n_head, *, cross=False, qk_norm="none", rngs=None, **options):
@@ -219,8 +266,14 @@ class MultiHeadAttention(nnx.Module):
 
         q, kv = q_and_kv(project, x, context, self.cross, self.n_embd, self.width)
         norms = {"qk_norm": self.qk_norm, "q_norm": self.q_norm, "k_norm": self.k_norm}
-        y = attend(q, kv, self.n_head, cross=self.cross, **norms, **dict(self.options), **call)
-        return self.c_proj(y)
+        y, cache = attend(q, kv, self.n_head, cross=self.cross, **norms, **dict(self.options), **call)
+        return self.c_proj(y) if cache is None else (self.c_proj(y), cache)
+
+    def context_cache(self, context):
+        """What cross-attention reads of a context (..., Tk, C), computed once: a call takes it for that."""
+        dialects.context(self.cross, context)
+        check_channels(context, self.n_embd, "context")
+        return held(*kv_heads(self.c_kv(context), self.width // self.n_head, self.qk_norm, self.k_norm))
 
 
 class CausalSelfAttention(MultiHeadAttention):

@@ -28,6 +28,16 @@ def describe(x):
         return spec
 
 
+def known(x):
+    """The integers of x (n,) as a list, where they can be read without waiting; None elsewhere."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return None
+    try:
+        return x.tolist()
+    except RuntimeError:  # inside vmap a value is not one number
+        return None
+
+
 def accumulator(dtype):
     """float32 for float16 and bfloat16, else dtype itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -13,6 +13,7 @@ from .mlp import MLP, mlp
 from .multihead import (
     CausalSelfAttention,
     MultiHeadAttention,
+    context_cache,
     drawn,
     init_attention,
     multi_head_attention,
@@ -40,16 +41,26 @@ def init_block(key, n_embd, n_head=1, **dialect):
 
 
 def block(
-    params, x, n_head, context=None, *, context_mask=None, context_lengths=None, dropout_seed=None, **dialect
+    params,
+    x,
+    n_head,
+    context=None,
+    *,
+    context_mask=None,
+    context_lengths=None,
+    dropout_seed=None,
+    cache=None,
+    **dialect,
 ):
     """x + attention(norm(x)), then x + mlp(norm(x)): pre-norm, so the stream itself is never normalised.
 
     params: as init_block's with the same keywords. x: (..., T, C), in the parameters' dtype.
-    context, context_mask, context_lengths: what cross-attention reads, (..., Tk, C), and its mask and
-      kv_lengths. dropout_seed: an integer below 2**32; without one nothing is dropped.
+    context, context_mask, context_lengths: what cross-attention reads, (..., Tk, C) or the
+      its block_context_cache, and its mask and kv_lengths.
+    dropout_seed: an integer below 2**32; without one nothing is dropped.
     dialect: Block's keywords, and those of one call that attend and scaled_dot_product_attention take for
-      self-attention: mask, attn_bias, position_ids, q_lengths, kv_lengths, ...
-    Returns (..., T, C).
+      self-attention: cache, new_lengths, mask, attn_bias, position_ids, q_lengths, kv_lengths, ...
+    Returns (..., T, C); with a cache also the cache that the next call takes.
     Raises ValueError if keywords, shapes and parameters do not agree, TypeError if x has another dtype.
     Source: Radford et al. 2019, section 2.3; Xiong et al. 2020, section 3.
     """
@@ -65,8 +76,10 @@ def block(
         return normalise(h, params[name], **given.norm)
 
     def attn(h):
-        options = {"causal": given.causal, "dropout_seed": seeds[0]}
+        nonlocal cache
+        options = {"causal": given.causal, "dropout_seed": seeds[0], "cache": cache}
         h = multi_head_attention(params["attn"], h, n_head, **options, **given.attn)
+        h, cache = h if cache is not None else (h, None)
         return drop(h, p, seeds[1])
 
     def feed(h):
@@ -79,7 +92,19 @@ def block(
         )
         return drop(h, p, seeds[5])
 
-    return stream(x, norm, given.norm_placement, attn, feed, read if given.cross else None, given.parallel)
+    y = stream(x, norm, given.norm_placement, attn, feed, read if given.cross else None, given.parallel)
+    return y if cache is None else (y, cache)
+
+
+def block_context_cache(params, context, n_head, **dialect):
+    """What a block's cross-attention reads of a context, computed once: block takes it for the context.
+
+    params, n_head, dialect: as in block, with cross=True. context: (..., Tk, C). Returns a ContextCache.
+    """
+    given = dialects.block(dialects.size(params, "ln1", 0, describe), **dialect)
+    dialects.context(given.cross, context)
+    dialects.agree(params, given.norms, dialects.NORM_NAMES, describe, ("attn", "cross_attn"))
+    return context_cache(params["cross_attn"], context, n_head, **given.cross_attn)
 
 
 def stream(x, norm, norm_placement, attn, feed, read=None, parallel=False):
@@ -111,7 +136,7 @@ def residual(x, norm, norm_placement, **branches):
 
 
 class Block(nn.Module):
-    """block as a module. x (..., T, C) -> (..., T, C).
+    """block as a module. x (..., T, C) -> (..., T, C); in a call with a cache also that for the next call.
 
     Its parameters are drawn as the framework's own linear layers are; params.from_tree loads others.
 
@@ -147,7 +172,17 @@ class Block(nn.Module):
         self.ln_3_post = ln("ln3_post")
         self.ln_2, self.mlp, self.ln_2_post = ln("ln2"), MLP(n_embd, **given.mlp), ln("ln2_post")
 
-    def forward(self, x, context=None, *, context_mask=None, context_lengths=None, dropout_seed=None, **call):
+    def forward(
+        self,
+        x,
+        context=None,
+        *,
+        context_mask=None,
+        context_lengths=None,
+        dropout_seed=None,
+        cache=None,
+        **call,
+    ):
         check_channels(x, self.n_embd)
         dialects.context(self.cross, context, context_mask, context_lengths)
         seeds, p = spread(dropout_seed, 6, x), self.resid_dropout
@@ -156,7 +191,10 @@ class Block(nn.Module):
             return getattr(self, name.replace("ln", "ln_"))(h)
 
         def attn(h):
-            return drop(self.attn(h, dropout_seed=seeds[0], **call), p, seeds[1])
+            nonlocal cache
+            h = self.attn(h, dropout_seed=seeds[0], cache=cache, **call)
+            h, cache = h if cache is not None else (h, None)
+            return drop(h, p, seeds[1])
 
         def feed(h):
             return drop(
@@ -167,4 +205,10 @@ class Block(nn.Module):
             options = {"mask": context_mask, "kv_lengths": context_lengths, "dropout_seed": seeds[4]}
             return drop(self.cross_attn(h, context, **options), p, seeds[5])
 
-        return stream(x, norm, self.norm_placement, attn, feed, read if self.cross else None, self.parallel)
+        y = stream(x, norm, self.norm_placement, attn, feed, read if self.cross else None, self.parallel)
+        return y if cache is None else (y, cache)
+
+    def context_cache(self, context):
+        """What cross-attention reads of a context (..., Tk, C), computed once: a call takes it for that."""
+        dialects.context(self.cross, context)
+        return self.cross_attn.context_cache(context)

@@ -62,13 +62,13 @@ def attention(
     number("softcap", softcap, positive=True)
     window_sides(window)
     if not isinstance(q_offset, str):
-        _per_row("q_offset", q_offset, batch, -FURTHEST, FURTHEST)
+        per_row("q_offset", q_offset, batch, -FURTHEST, FURTHEST)
     elif q_offset != "bottom_right":
         raise ValueError(
             f"q_offset: got {q_offset!r}, wanted an integer, integers of shape {batch}, or 'bottom_right'"
         )
-    _per_row("q_lengths", 0 if q_lengths is None else q_lengths, batch, 0, Tq)
-    _per_row("kv_lengths", 0 if kv_lengths is None else kv_lengths, batch, 0, Tk)
+    per_row("q_lengths", 0 if q_lengths is None else q_lengths, batch, 0, Tq)
+    per_row("kv_lengths", 0 if kv_lengths is None else kv_lengths, batch, 0, Tk)
     _segments(q_segment_ids, kv_segment_ids, batch, Tq, Tk)
     _sinks(sinks, Hq, q.dtype)
     _mask("dropout_mask", dropout_mask, scores, "True = keep")
@@ -198,7 +198,7 @@ def window_sides(window):
         raise ValueError(f"window: got {window!r}, wanted nothing below 0; None leaves a side open")
 
 
-def _per_row(name, x, batch, low, high):
+def per_row(name, x, batch, low, high):
     if is_integer(x):
         least = most = x
     elif isinstance(x, Spec):
@@ -236,7 +236,7 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
 
 
 def seed(dropout_seed):
-    _per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
+    per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
 
 
 def _dropout(dropout_p, dropout_seed, dropout_mask):
