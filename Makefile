@@ -1,6 +1,6 @@
 # Every target makes .venv and installs into it when it is missing or older than what it was made from.
 .DEFAULT_GOAL := help
-.PHONY: help parity mutants test test-all bench bench-full lint format mirror twins wheel-test clean
+.PHONY: help parity mutants models test test-all bench bench-full lint format mirror twins wheel-test clean
 
 CANDIDATES = python3.11 python3 python
 FIT = import sys; sys.exit(sys.version_info < (3, 11))
@@ -19,6 +19,9 @@ parity: $(READY)  ## judge every implementation here against the float64 oracle
 
 mutants: $(READY)  ## attention that is wrong on purpose: the judge must reject all of it
 	@$(BIN)/python -m parity mutants $(ARGS)
+
+models: $(READY)  ## every model family against transformers' own code, in both frameworks
+	@$(BIN)/python -m tools.models $(ARGS)
 
 test: $(READY)  ## the tests, without the slow ones
 	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)

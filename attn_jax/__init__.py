@@ -14,7 +14,7 @@ from .cache import (
 )
 from .encoder_decoder import EncoderDecoder, encoder_decoder, init_encoder_decoder
 from .layers import LayerNorm, RMSNorm
-from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_tanh, mlp, relu, silu, swiglu
+from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_sigmoid, gelu_tanh, mlp, relu, silu, swiglu
 from .multihead import (
     CausalSelfAttention,
     MultiHeadAttention,
@@ -26,6 +26,7 @@ from .multihead import (
 from .norms import layer_norm, rms_norm
 from .params import from_tree, parameters, to_tree
 from .positions import alibi, relative_bias, rotary, sinusoidal
+from .pretrained import load, save
 from .transformer import Transformer, init_transformer, transformer
 
 __all__ = [
@@ -54,12 +55,14 @@ __all__ = [
     "geglu",
     "geglu_tanh",
     "gelu",
+    "gelu_sigmoid",
     "gelu_tanh",
     "init_attention",
     "init_block",
     "init_encoder_decoder",
     "init_transformer",
     "layer_norm",
+    "load",
     "mlp",
     "multi_head_attention",
     "paged_cache",
@@ -68,6 +71,7 @@ __all__ = [
     "relu",
     "rms_norm",
     "rotary",
+    "save",
     "scaled_dot_product_attention",
     "silu",
     "sinusoidal",

@@ -12,7 +12,7 @@ from .checks import INTEGERS, Spec, above_zero, array, flag, is_integer, kind_of
 
 NORMS = ("layer", "rms")
 PLACEMENTS = ("pre", "post", "output", "sandwich")
-PLAIN = ("gelu", "gelu_tanh", "relu", "silu")
+PLAIN = ("gelu", "gelu_tanh", "gelu_sigmoid", "relu", "silu")
 GATED = ("swiglu", "geglu", "geglu_tanh")
 POSITIONS = ("none", "rotary", "alibi")
 QK_NORMS = ("none", "head", "all")

@@ -40,23 +40,22 @@ def from_tree(module, tree):
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
-    given = {path: _to_numpy(leaf) for path, leaf in _leaves(tree)}
-    new, wrong = [], []
+    given, new, wrong = dict(_leaves(tree)), [], []
     for path, p in _leaves(_tree(module)):
-        value = given.pop(path, None)
-        if value is None:
+        leaf = given.pop(path, None)
+        if leaf is None:
             wrong.append(f"{path}: missing")
             continue
-        if value.shape != p.shape:
-            wrong.append(f"{path}: got shape {value.shape}, wanted {p.shape}")
-        elif (exact := _exactly(value, p.dtype)) is None:
+        if tuple(leaf.shape) != p.shape:
+            wrong.append(f"{path}: got shape {tuple(leaf.shape)}, wanted {p.shape}")
+        elif _exactly(value := _to_numpy(leaf), p.dtype) is None:
             wrong.append(f"{path}: got {value.dtype}, wanted what {p.dtype} holds exactly")
-        else:
-            new.append((p, exact))
+        new.append((p, leaf))
     wrong += [f"{path}: unexpected" for path in given]
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
-    for p, value in new:
+    for p, leaf in new:  # one at a time: a tree may be read from a file as it is asked for
+        value = _exactly(_to_numpy(leaf), p.dtype)
         p.set_value(jax.device_put(value, p.get_value().sharding))  # an abstract parameter has a sharding too
 
 
@@ -130,4 +129,6 @@ def _exactly(x, dtype):
         return None
     with np.errstate(over="ignore"):
         value = x.astype(dtype)
-    return value if np.array_equal(value.astype(np.float64), x.astype(np.float64), equal_nan=True) else None
+    if value.dtype == x.dtype or bool(((value.astype(x.dtype) == x) | np.isnan(x)).all()):
+        return value
+    return None

@@ -39,26 +39,24 @@ def from_tree(module, tree):
     tree: as to_tree's; arrays of this framework will do too.
     Raises ValueError that lists by path what is missing, unexpected, misshapen, no float, or not exact.
     """
-    given = {path: _to_numpy(leaf) for path, leaf in _leaves(tree)}
-    new, wrong = [], []
+    given, new, wrong = dict(_leaves(tree)), [], []
     for path, p in _leaves(_tree(module)):
-        value = given.pop(path, None)
-        if value is None:
+        leaf = given.pop(path, None)
+        if leaf is None:
             wrong.append(f"{path}: missing")
             continue
-        if value.shape != tuple(p.shape):
-            wrong.append(f"{path}: got shape {value.shape}, wanted {tuple(p.shape)}")
-        elif (exact := _exactly(value, p.dtype)) is None:
+        if tuple(leaf.shape) != tuple(p.shape):
+            wrong.append(f"{path}: got shape {tuple(leaf.shape)}, wanted {tuple(p.shape)}")
+        elif _exactly(value := _to_numpy(leaf), p.dtype) is None:
             dtype = str(p.dtype).removeprefix("torch.")
             wrong.append(f"{path}: got {value.dtype}, wanted what {dtype} holds exactly")
-        else:
-            new.append((p, exact))
+        new.append((p, leaf))
     wrong += [f"{path}: unexpected" for path in given]
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
     with torch.no_grad():
-        for p, value in new:
-            p.copy_(value)
+        for p, leaf in new:  # one at a time: a tree may be read from a file as it is asked for
+            p.copy_(_exactly(_to_numpy(leaf), p.dtype))
 
 
 def _tree(module):
@@ -132,6 +130,8 @@ def _exactly(x, dtype):
     """x in dtype, or None if that would change a value or x has no floating point."""
     if x.dtype.kind != "f" and x.dtype.name != "bfloat16":
         return None
-    wide = x.astype(np.float64)
-    value = torch.from_numpy(wide).to(dtype)
-    return value if np.array_equal(value.double().numpy(), wide, equal_nan=True) else None
+    x = torch.from_numpy(x.astype(np.float32) if x.dtype.name == "bfloat16" else x)
+    value = x.to(dtype)
+    if value.dtype == x.dtype or bool(((value.to(x.dtype) == x) | x.isnan()).all()):
+        return value
+    return None

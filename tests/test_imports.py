@@ -14,7 +14,8 @@ PACKAGES = ("attn_torch", "attn_jax", "parity")
 FRAMEWORK = {"attn_torch": ("torch",), "attn_jax": ("jax", "flax")}
 
 # Module of attn_torch and attn_jax -> what it may import besides the standard library, and all below that.
-# "framework" is torch, or jax and flax; any other name is a module of the same package.
+# "framework" is torch, or jax and flax; "weights" is parity.weights, which load and save import when they are
+# called, since files are the same for both; any other name is a module of the same package.
 MAY_IMPORT = {
     "checks": (),
     "schedule": (),
@@ -61,6 +62,7 @@ MAY_IMPORT = {
         "norms",
         "params",
         "positions",
+        "pretrained",
         "transformer",
     ),
     "attention": ("framework", "arithmetic", "checks", "dropout", "implementations", "visibility"),
@@ -116,6 +118,7 @@ MAY_IMPORT = {
         "multihead",
         "transformer",
     ),
+    "pretrained": ("framework", "weights", "arithmetic", "encoder_decoder", "params", "transformer"),
 }
 
 # Parity's core: NumPy and each other.
@@ -138,6 +141,7 @@ PARITY_MAY_IMPORT = {module: ("numpy", *(f"parity.{other}" for other in CORE)) f
     "interop": ("numpy",),
     "oracle": ("numpy",),
     "oracle_block": ("numpy", "parity.oracle"),
+    "weights": ("numpy", "parity.weights"),
     "report": ("rich", "jinja2", "matplotlib", "parity.report"),
 }
 # What parity may import at the top level of a file, and of some files more.
@@ -197,7 +201,7 @@ def test_the_packages_keep_to_the_table(package):
     found = {name.removeprefix(package).removeprefix("."): name for name in modules(package)}
     assert found.keys() <= MAY_IMPORT.keys(), "a module without a row"
     for module, name in found.items():
-        libraries = {"framework": FRAMEWORK[package], "numpy": ("numpy",)}
+        libraries = {"framework": FRAMEWORK[package], "numpy": ("numpy",), "weights": ("parity.weights",)}
         allowed = [y for x in MAY_IMPORT[module] for y in libraries.get(x, (f"{package}.{x}",))]
         broken = sorted(x for x in imports(name) if not below(x, allowed))
         assert not broken, f"{name} imports {broken}"
@@ -265,7 +269,9 @@ def test_importing_a_package_costs_little_beyond_its_framework(package, framewor
     assert {name for name in extra if name.partition(".")[0] not in sys.stdlib_module_names} == set()
 
 
-@pytest.mark.parametrize("module", ["parity", "parity.cases", "parity.inputs", "parity.oracle", "parity.cli"])
+@pytest.mark.parametrize(
+    "module", ["parity", "parity.cases", "parity.inputs", "parity.oracle", "parity.weights", "parity.cli"]
+)
 def test_importing_parity_loads_no_framework(module):
     roots = {name.partition(".")[0] for name in loaded("", f"import {module}")}
     assert not roots & {"torch", "jax", "jaxlib", "flax", "attn_torch", "attn_jax", "jinja2", "matplotlib"}

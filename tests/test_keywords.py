@@ -20,7 +20,8 @@ BAD_KEYWORDS = [
     (
         {"activation": "elu"},
         ValueError,
-        "activation: got 'elu', wanted one of gelu, gelu_tanh, relu, silu, swiglu, geglu, geglu_tanh",
+        "activation: got 'elu', wanted one of gelu, gelu_tanh, gelu_sigmoid, relu, silu, swiglu, geglu, "
+        "geglu_tanh",
     ),
     ({"positions": "learned"}, ValueError, "positions: got 'learned', wanted one of none, rotary, alibi"),
     ({"qk_norm": True}, ValueError, "qk_norm: got True, wanted one of none, head, all"),

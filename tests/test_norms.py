@@ -104,7 +104,7 @@ def test_a_constant_row_gives_the_bias_and_finite_derivatives(framework):
 
 @both_frameworks
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "gelu", "gelu_tanh", "silu"])
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm", "gelu", "gelu_tanh", "gelu_sigmoid", "silu"])
 def test_half_types_are_computed_in_float32_and_rounded_once(framework, name, dtype):
     given = {"layer_norm": (100 + X, GAIN, BIAS), "rms_norm": (X, GAIN)}.get(name, (3 * X,))
     given = [to_numpy(to_native(framework, t, dtype)) for t in given]
@@ -178,11 +178,13 @@ LINE = np.linspace(-9, 9, 145)  # zero is one of them
 ACTIVATIONS = {
     "gelu": lambda x: 0.5 * x * math.erfc(-x / math.sqrt(2)),
     "gelu_tanh": lambda x: x / (1 + math.exp(-math.sqrt(8 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_sigmoid": lambda x: x / (1 + math.exp(-1.702 * x)),
     "relu": lambda x: max(x, 0.0),
     "silu": lambda x: x / (1 + math.exp(-x)),
 }
 SLOPES = {
     "gelu": lambda x: 0.5 * math.erfc(-x / math.sqrt(2)) + x * math.exp(-x * x / 2) / math.sqrt(2 * math.pi),
+    "gelu_sigmoid": lambda x: (1 + 1.702 * x / (1 + math.exp(1.702 * x))) / (1 + math.exp(-1.702 * x)),
     "relu": lambda x: float(x > 0),
     "silu": lambda x: (1 + x / (1 + math.exp(x))) / (1 + math.exp(-x)),
 }
@@ -194,7 +196,7 @@ SLOPES = {
 def test_activations_are_accurate_where_they_are_small_too(framework, name, dtype):
     """Relative to the value itself, down to 1e-18: the tail is exp(-e), and a rounded e costs e roundings."""
     want, size = np.array([ACTIVATIONS[name](x) for x in LINE]), np.abs(LINE)
-    e = {"gelu": size**2 / 2, "gelu_tanh": 1.6 * size + 0.0714 * size**3}.get(name, size)
+    e = {"gelu": size**2 / 2, "gelu_tanh": 1.6 * size + 0.0714 * size**3}.get(name, 1.702 * size)
     got = function(framework, name, dtype)(LINE)
     assert (np.abs(got - want) <= (8 + 6 * e) * UNIT[dtype] * np.abs(want)).all()
 

@@ -193,7 +193,7 @@ BAD_KEYWORDS = [
     (
         {"head_transform": "swiglu"},
         ValueError,
-        "head_transform: got 'swiglu', wanted one of gelu, gelu_tanh, relu, silu",
+        "head_transform: got 'swiglu', wanted one of gelu, gelu_tanh, gelu_sigmoid, relu, silu",
     ),
     ({"windw": 2}, TypeError, "unexpected keyword argument 'windw'"),
     ({"layers": ({"norm": "batch"},)}, ValueError, "norm: got 'batch', wanted one of layer, rms"),

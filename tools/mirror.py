@@ -42,6 +42,7 @@ GRADES = {
     "norms.py": "line",
     "params.py": "outline",
     "positions.py": "line",
+    "pretrained.py": "outline",
     "schedule.py": "twin",
     "transformer.py": "outline",
     "visibility.py": "line",

@@ -1,0 +1,85 @@
+"""Every family of parity.weights against transformers' own model, and as files read and written."""
+
+import functools
+
+import numpy as np
+import pytest
+from frameworks import both_frameworks
+
+import attn_jax
+import attn_torch
+from parity.weights import read, write
+from parity.weights.folder import flattened
+from tools.models import DROP, MODELS, bound, difference, ours, saved, theirs, wide
+
+every_family = pytest.mark.parametrize("name", MODELS)
+QUICK = ("gpt2", "llama", "bert")  # the others' programs take JAX a second or two each
+NEAR = 1e-10  # of the largest value of each array, in float64: what the numbers of a family owe theirs
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """name -> (folder, transformers' model, the same in float64, what that gives)."""
+
+    @functools.cache
+    def get(name):
+        folder = tmp_path_factory.mktemp(name)
+        narrow, exact = saved(name, folder)
+        with wide():
+            return folder, narrow, exact, theirs(exact, name)
+
+    return get
+
+
+def agrees(model, framework, name, dtypes=("float64", "float32")):
+    folder, _, exact, want = model(name)
+    for dtype in dtypes:
+        limit = NEAR if dtype == "float64" else bound(exact, name, want)
+        assert difference(name, ours(framework, folder, name, dtype), want) < limit
+
+
+@every_family
+def test_torch_gives_the_numbers_of_transformers(model, name):
+    agrees(model, "torch", name)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_jax_gives_the_numbers_of_transformers(model, name):
+    agrees(model, "jax", name, ["float64"])
+
+
+@pytest.mark.slow
+@every_family
+def test_jax_gives_the_numbers_of_every_family(model, name):
+    agrees(model, "jax", name)
+
+
+@every_family
+def test_a_file_read_and_written_is_the_same_file_and_the_same_model(model, name, tmp_path):
+    folder, narrow, *_ = model(name)
+    kind, keywords, tree = read(folder, drop=DROP.get(name, ()))
+    said = {n: x for n, x in narrow.config.to_dict().items() if n.endswith("token_id")}
+    write(tmp_path, name, kind, keywords, tree, **said)
+    assert read(tmp_path)[:2] == (kind, keywords)
+    if name in DROP:
+        return
+    written, was = (path / "model.safetensors" for path in (tmp_path, folder))
+    assert written.read_bytes() == was.read_bytes()
+    again = type(narrow).from_pretrained(tmp_path, attn_implementation="eager")
+    for key, x in theirs(narrow, name).items():
+        np.testing.assert_array_equal(theirs(again, name)[key], x)
+
+
+@both_frameworks
+@pytest.mark.parametrize("name", ["bert", "qwen3"])
+def test_a_model_saved_is_the_model_loaded(model, framework, name, tmp_path):
+    """As one of its family, and as this project's own, which takes every model."""
+    package = {"torch": attn_torch, "jax": attn_jax}[framework]
+    loaded = package.load(model(name)[0], drop=DROP.get(name, ()))
+    for family in (name, "attn_parity"):
+        package.save(loaded, tmp_path / family, family)
+        again = package.load(tmp_path / family)
+        trees = (flattened(package.to_tree(m)) for m in (loaded, again))
+        for (path, x), (other, y) in zip(*trees, strict=True):
+            assert path == other
+            np.testing.assert_array_equal(x, y)

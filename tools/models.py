@@ -1,0 +1,273 @@
+"""Every family of parity.weights against transformers' own code, on a small random model of each.
+
+`make models` prints the table: the largest difference of any hidden state, logit or pooled vector from
+transformers' in float64, in parts of the largest value there. The bound of float32 is what the numbers move
+by when every parameter is off by n roundings, n the longest sum in the model: rounding within sums does that.
+Source: Higham 2002, section 3.5 (a product computed is the exact one of a matrix as far away as that).
+"""
+
+import argparse
+import importlib
+import tempfile
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+B, T, SEED, END = 2, 7, 0, 36
+SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20}
+TEXT = SIZES | {"vocab_size": 37, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+GROUPED = TEXT | {"num_key_value_heads": 2}
+WIDE = GROUPED | {"head_dim": 8}
+TABLE = TEXT | {"max_position_embeddings": 19}
+IMAGES = SIZES | {"image_size": 12, "patch_size": 4, "num_channels": 3}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+PATTERN = ["sliding_attention", "full_attention", "sliding_attention"]
+TURNS = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+LENGTHS = {"max_source_positions": 6, "max_target_positions": 13}
+SOUND = {"d_model": 24, "num_mel_bins": 5, "encoder_layers": 3, "decoder_layers": 2}
+SOUND |= {"encoder_attention_heads": 4, "decoder_attention_heads": 6, "encoder_ffn_dim": 20}
+SOUND |= {"decoder_ffn_dim": 28, "vocab_size": 37, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+BOTH = {"vocab_size": 37, "d_model": 24, "d_kv": 8, "d_ff": 20, "num_layers": 3, "num_decoder_layers": 2}
+BOTH |= {"num_heads": 4, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
+# Family -> (the class in transformers, its configuration). All axes differ, as far as a family lets them.
+MODELS: dict[str, tuple[str, dict]] = {
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {"vocab_size": 37, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_inner": 20, "n_positions": 19},
+    ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        TABLE
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.34}},
+    ),
+    "bert": ("BertForPreTraining", TABLE),
+    "roberta": ("RobertaForMaskedLM", TABLE | {"type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "vit": ("ViTModel", IMAGES),
+    "clip_text_model": ("CLIPTextModelWithProjection", TABLE | {"projection_dim": 9, "eos_token_id": END}),
+    "clip_vision_model": ("CLIPVisionModelWithProjection", IMAGES | {"projection_dim": 9}),
+    "llama": ("LlamaForCausalLM", GROUPED | {"rope_parameters": LLAMA3}),
+    "mistral": ("MistralForCausalLM", WIDE | {"sliding_window": 3}),
+    "qwen2": (
+        "Qwen2ForCausalLM",
+        GROUPED | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3ForCausalLM", WIDE),
+    "gemma": ("GemmaForCausalLM", WIDE),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        WIDE | {"sliding_window": 3, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+    ),
+    "gemma3_text": (
+        "Gemma3ForCausalLM",
+        WIDE | {"sliding_window": 3, "layer_types": PATTERN, "rope_parameters": TURNS},
+    ),
+    "phi3": (
+        "Phi3ForCausalLM",
+        GROUPED
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.67}},
+    ),
+    "olmo2": ("Olmo2ForCausalLM", GROUPED),
+}
+ENCODERS = ("bert", "roberta")
+PICTURES = ("vit", "clip_vision_model")
+DROP = {"bert": ("cls.seq_relationship.*",)}  # tells whether a sentence follows another
+
+
+@contextmanager
+def wide():
+    """float32 means float64: transformers computes norms and angles in float32, whatever a model's dtype."""
+    import torch
+
+    narrow = torch.float32, torch.float, torch.Tensor.float
+    torch.float32 = torch.float = torch.float64
+    torch.Tensor.float = torch.Tensor.double
+    try:
+        yield
+    finally:
+        torch.float32, torch.float, torch.Tensor.float = narrow
+
+
+def made(name, state=None, **config):
+    """transformers' model of a family. Its parameters are drawn, none of them 0 or 1, or those of a state."""
+    import torch
+
+    transformers = importlib.import_module("transformers")
+    of, said = MODELS[name]
+    of = getattr(transformers, of)
+    model = of(of.config_class(**said | config)).eval()
+    model.set_attn_implementation("eager")
+    if state is None:
+        generator = torch.Generator().manual_seed(SEED)
+        for p in model.parameters():
+            p.data = torch.randn(p.shape, generator=generator) * (0.3 if p.ndim > 1 else 0.5) + (p.ndim == 1)
+    else:
+        model.load_state_dict(state)
+    return model
+
+
+def saved(name, folder, **config):
+    """The family's model, as transformers saves it in a folder, and in float64."""
+    import torch
+
+    model, default = made(name, **config), torch.get_default_dtype()
+    model.save_pretrained(folder)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with wide():
+            exact = made(name, model.state_dict(), **config)
+    finally:
+        torch.set_default_dtype(default)
+    return model, exact
+
+
+def given(name):
+    """What a model is called with: arrays by the names of ours. Decoders are padded left, encoders right."""
+    rng = np.random.default_rng(SEED)
+    if name in PICTURES:
+        return {"tokens": rng.standard_normal((B, 12, 12, 3)).astype(np.float32)}
+    tokens = rng.integers(3, END, (B, T))
+    left = name not in (*ENCODERS, "clip_text_model")
+    lengths = np.array([T, T - 3])[:, None]
+    mask = np.arange(T) >= T - lengths if left else np.arange(T) < lengths
+    tokens = np.where(mask, tokens, 1)
+    if name == "clip_text_model":  # the text's end, from which theirs takes the vector
+        tokens = np.where(np.arange(T) == lengths - 1, END, tokens)
+    call = {"tokens": tokens, "mask": mask, "position_ids": np.clip(np.cumsum(mask, -1) - 1, 0, None)}
+    return call | ({"type_ids": rng.integers(0, 2, (B, T))} if name == "bert" else {})
+
+
+def theirs(model, name):
+    """transformers' hidden states, logits and pooled vectors, in the model's dtype, by name."""
+    import torch
+
+    call = {n: torch.from_numpy(x) for n, x in given(name).items()}
+    if name in PICTURES:
+        pixels = call["tokens"].permute(0, 3, 1, 2).to(next(model.parameters()).dtype)
+        out = model(pixel_values=pixels, output_hidden_states=True)
+    else:
+        names = {"tokens": "input_ids", "mask": "attention_mask", "type_ids": "token_type_ids"}
+        said = {names.get(n, n): x for n, x in call.items()}
+        said["attention_mask"] = said["attention_mask"].long()
+        if name == "roberta":
+            del said["position_ids"]  # it counts them itself
+        out = model(**said, output_hidden_states=True)
+    found = {f"hidden {i}": x for i, x in enumerate(out.hidden_states)}
+    last = f"hidden {len(found) - 1}"
+    if "last_hidden_state" in out:
+        found[last] = out.last_hidden_state  # after the last norm
+    if name == "clip_vision_model":
+        del found[last]  # theirs has no norm for all positions
+    for key in ("logits", "prediction_logits"):
+        found |= {"logits": out[key]} if key in out else {}
+    for key in ("text_embeds", "image_embeds", "pooler_output"):
+        found |= {"pooled": out[key]} if key in out else {}
+    return {n: x.detach().double().numpy() for n, x in found.items()}
+
+
+def ours(framework, folder, name, dtype):
+    """The same of attn_torch or attn_jax, loaded from the folder."""
+    package = importlib.import_module(f"attn_{framework}")
+    library = importlib.import_module({"torch": "torch", "jax": "jax.numpy"}[framework])
+    model = package.load(folder, dtype=getattr(library, dtype), drop=DROP.get(name, ()))
+    call = {n: library.asarray(x) for n, x in given(name).items()}
+    if name in PICTURES:
+        call["tokens"] = library.asarray(given(name)["tokens"].astype(dtype))
+    out, *pooled, hidden = run(framework, model, call)
+    found = {f"hidden {i}": x for i, x in enumerate(hidden)}
+    found |= {} if model.keywords.get("head") == "none" else {"logits": out}
+    found |= {"pooled": pooled[0]} if pooled else {}
+    return {n: np.asarray(x.detach() if framework == "torch" else x, np.float64) for n, x in found.items()}
+
+
+def run(framework, model, call):
+    if framework == "torch":
+        return model(**call, return_hidden=True)
+    import jax
+    from flax import nnx
+
+    graph, state = nnx.split(model)
+    return jax.jit(lambda state, call: nnx.merge(graph, state)(**call, return_hidden=True))(state, call)
+
+
+def difference(name, got, want):
+    """The largest difference of any array at real positions, in parts of that array's largest value."""
+    mask = given(name).get("mask")
+    worst = 0.0
+    for key, truth in want.items():
+        part = got[key] - truth
+        if mask is not None and key != "pooled":
+            part, truth = part[mask], truth[mask]
+        worst = max(worst, float(np.abs(part).max() / np.abs(truth).max()))
+    return worst
+
+
+def bound(model, name, want, draws=4):
+    """The largest difference when every parameter is off by up to n roundings of float32, of some draws."""
+    import torch
+
+    state = {n: x.clone() for n, x in model.state_dict().items()}
+    reach = max(max(p.shape) for p in model.parameters() if p.ndim > 1) * 2.0**-24
+    generator, worst = torch.Generator().manual_seed(SEED), 0.0
+    for _ in range(draws):
+        for n, x in model.state_dict().items():
+            sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+            x.copy_(state[n] * (1 + reach * sign) if x.is_floating_point() else x)
+        with wide():
+            worst = max(worst, difference(name, theirs(model, name), want))
+    model.load_state_dict(state)
+    return worst
+
+
+def measured(name, frameworks=("torch", "jax"), dtypes=("float64", "float32")):
+    """{(framework, dtype): difference}, {"transformers": its own in float32, "bound": of float32}."""
+    with tempfile.TemporaryDirectory() as folder:
+        narrow, exact = saved(name, folder)
+        with wide():
+            want = theirs(exact, name)
+        found: dict = {
+            "transformers": difference(name, theirs(narrow, name), want),
+            "bound": bound(exact, name, want),
+        }
+        for framework in frameworks:
+            for dtype in dtypes:
+                got = ours(framework, Path(folder), name, dtype)
+                found[framework, dtype] = difference(name, got, want)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tools.models", description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help=f"of {', '.join(MODELS)}; by default all"
+    )
+    families = parser.parse_args().families or list(MODELS)
+    warnings.simplefilter("ignore")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    columns = [(framework, dtype) for dtype in ("float64", "float32") for framework in ("torch", "jax")]
+    print(
+        "| family | " + " | ".join(f"attn_{f} {d}" for f, d in columns) + " | transformers float32 | bound |"
+    )
+    print("|---" * (len(columns) + 3) + "|")
+    for name in families:
+        found = measured(name)
+        cells = [found[column] for column in (*columns, "transformers", "bound")]
+        print(f"| {name} | " + " | ".join(f"{x:.1e}" for x in cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
