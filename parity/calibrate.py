@@ -20,7 +20,7 @@ from parity.worker import Task
 
 SETS = {"catalogue": lambda: tuple(select("full")), "held out": lambda: HELD_OUT}
 FIRST_SEED = 1000  # ordinary runs use smaller ones
-TIMEOUT = 60.0  # seconds for one cell
+TIMEOUT = 300.0  # seconds for one cell: nothing here hangs, and a busy machine is no alarm
 
 
 @dataclass
@@ -95,14 +95,14 @@ def judged(
     named = {subject.name: subject for subject in subjects}
     pool = Pool(tasks, TIMEOUT)
     for task, answer in pool.run(tasks):
-        yield runner.judge(named[task.subject], task, answer)
+        yield runner.judge(named[task.subject], task, answer) | {"seed": task.seed}
 
 
 def show(uses: Uses, console) -> int:
     """A line for each set and claim, and one for each cell that was above. Returns 1 if there is one."""
     from rich.table import Table
 
-    from parity.report.words import short
+    from parity.report.words import cell_lines, short
 
     table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
     for heading in ("cases", "claim"):
@@ -116,6 +116,6 @@ def show(uses: Uses, console) -> int:
     console.print(table)
     above = [cell for claims in uses.values() for use in claims.values() for cell in use.above]
     for cell in above:
-        what = " ".join(cell[key] for key in ("subject", "case", "dtype", "claim", "reason"))
-        console.print(f"above: {what}")
+        where = " ".join(cell[key] for key in ("subject", "case", "dtype", "claim"))
+        console.print(f"above: {where}, seed {cell['seed']}: {'; '.join(cell_lines(cell))}")
     return 1 if above else 0

@@ -19,6 +19,7 @@ from math import gcd, inf, log
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.nn import log_sigmoid
 
 from .. import dropout as dropping
 from .. import visibility
@@ -95,7 +96,8 @@ def with_sinks(out, lse, sinks):
     sinks = sinks.astype(lse.dtype)[None, :, :, None]
     sees = lse > -inf
     keys = jnp.where(sees, lse, 0.0)
-    out = jnp.where(sees[..., None], out * jax.nn.sigmoid(keys - sinks)[..., None], 0.0)
+    part = jnp.exp(log_sigmoid(keys - sinks))  # sigmoid's own derivative takes a faint sink's weight off one
+    out = jnp.where(sees[..., None], out * part[..., None], 0.0)
     return out, jnp.where(sees, jnp.logaddexp(keys, sinks), sinks)
 
 

@@ -18,6 +18,7 @@ from math import inf, log
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from .. import dropout as dropping
 from .. import visibility
@@ -92,7 +93,8 @@ def with_sinks(out, lse, sinks):
     sinks = sinks.to(lse.dtype)[None, :, :, None]
     sees = lse > -inf
     keys = torch.where(sees, lse, 0.0)
-    out = torch.where(sees[..., None], out * torch.sigmoid(keys - sinks)[..., None], 0.0)
+    part = torch.exp(logsigmoid(keys - sinks))  # sigmoid's own derivative takes a faint sink's weight off one
+    out = torch.where(sees[..., None], out * part[..., None], 0.0)
     return out, torch.where(sees, torch.logaddexp(keys, sinks), sinks)
 
 

@@ -318,9 +318,11 @@ class Attention:
         return self.xp.sum(x, axis, keepdims=True)
 
     def dsinks(self, s, lse, delta):
-        p_sink = self.exp(self.sinks(s) - self.finite(lse))
-        per_head = self.sum_rows(-p_sink * delta)
+        per_head = self.sum_rows(-self.sink_weight(s, lse) * delta)
         return per_head.reshape(self.Hq)[np.argsort(self.head_order())]
+
+    def sink_weight(self, s, lse):
+        return self.exp(self.sinks(s) - self.finite(lse))
 
     def sum_rows(self, x):  # (B, H, G, Tq, 1) -> (1, H, G, 1, 1)
         return self.xp.sum(x, (0, 3), keepdims=True)

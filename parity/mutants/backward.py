@@ -181,6 +181,12 @@ def dsinks_zero(self, s, lse, delta):
     return Attention.dsinks(self, s, lse, 0 * delta)  # wrong: 0
 
 
+@slip("sink_weight", "the derivative of a sigmoid", dtypes=("bfloat16", "float32", "float64"))
+def sink_weight_by_difference(self, s, lse):
+    """A sink's weight in the gradient is one less that of all keys: a faint one has no bits left."""
+    return 1 - (1 - Attention.sink_weight(self, s, lse))  # wrong: 1 - (1 - p)
+
+
 @slip("drop_backward", origin="dropout missing in the backward")
 def dropout_missing_in_dp(self, dp):
     """dP is not dropped."""
