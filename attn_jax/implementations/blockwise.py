@@ -212,7 +212,8 @@ def attend(plan, q, k, v, bias, *arrays):
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             carry = zero + jnp.finfo(dtype).min, zero, zeros
             top, total, values = over_keys(plan, rules.sight, i0, k_, keys, carry)
-            return values / jnp.maximum(total, 1), top, total  # total is 0, or at least 1
+            # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
+            return values / jnp.where(total == 0, 1, total), top, total
 
         return [together(x, plan.tiles[2]) for x in lax.map(queries, starts(plan, q_))]
 

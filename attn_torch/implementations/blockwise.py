@@ -240,7 +240,7 @@ def attend(plan, q, k, v, bias, *arrays):
             rows.append(carry)
         for x, parts in zip(results, zip(*rows, strict=True), strict=False):  # no rows without queries
             fill(x, parts)
-        results[2].div_(results[1].clamp(min=1))  # the total is 0, or at least 1
+        results[2].div_(results[1].masked_fill(results[1] == 0, 1))
     return out, top, total
 
 
