@@ -72,6 +72,29 @@ def test_multihead_attention_gives_nan_only_when_weights_are_requested():
     assert without.isfinite().all()
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_multihead_attention_with_weights_spreads_an_overflow_in_float16_over_its_heads(weights):
+    """Two heads of size 1. In head 1 dout v is 300 * 300, infinite in float16: its gradients with weights are
+    NaN. Head 0 has nothing to do with it: alone its gradients are 0 and +-0.5. With weights they are NaN, for
+    the gradient of the projection takes NaN times 0 from the other head. Without weights all is right."""
+    module = torch.nn.MultiheadAttention(2, 2, bias=False, dtype=torch.float16)
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.eye(2).repeat(3, 1))
+        module.out_proj.weight.copy_(torch.eye(2))
+    v = torch.tensor([[[1.0, 300.0]], [[2.0, -300.0]]], dtype=torch.float16)  # (T, B, C)
+    dout = torch.tensor([[[1.0, 300.0]], [[1.0, 1.0]]], dtype=torch.float16)
+    q, k = (torch.ones(2, 1, 2, dtype=torch.float16, requires_grad=True) for _ in range(2))
+    module(q, k, v, need_weights=weights)[0].backward(dout)
+    dq, dk = q.grad[:, 0], k.grad[:, 0]  # (T, C)
+    assert dq[1].tolist() == [0.0, 0.0]
+    if weights:
+        assert dq[0].isnan().all()
+        assert dk.isnan().all()
+    else:
+        assert dq[0].tolist() == [0.0, 0.0]
+        assert dk[:, 0].tolist() == [-0.5, 0.5]
+
+
 def test_flex_attention_has_no_backward_on_a_cpu():
     from torch.nn.attention.flex_attention import flex_attention
 

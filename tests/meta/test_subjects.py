@@ -13,7 +13,8 @@ from parity.subjects import DTYPES, Subject, built_in, find, plugin, takes
 from parity.subjects.divergences import coarser, mean_of_v, nan_in_empty_rows, spreading_nan
 from parity.subjects.sight import RULES
 from parity.subjects.torch_cpu import CAUSAL_SCALE, FINITE_ROW
-from parity.worker import Answer, Task
+from parity.subjects.torch_multihead import overflowing
+from parity.worker import RUNS, Answer, Task, answer
 
 SUBJECTS = built_in()
 CONTRACT = tuple(inspect.signature(oracle.attention).parameters)
@@ -192,3 +193,16 @@ def test_an_installed_package_may_bring_subjects(tmp_path, monkeypatch):
     assert choose.subjects(["mine", "torch.sdpa"]) == ("kernels:attend", SUBJECTS["torch.sdpa"])
     found = find("kernels:attend")
     assert (found.framework, found.process) == ("torch", "kernels:attend")
+
+
+def test_an_overflow_in_one_head_is_declared_where_it_shows_in_the_others():
+    case, subject = CATALOGUE["mixed-scales"], SUBJECTS["torch.MultiheadAttention[weights]"]
+    seed = next(n for n in range(100) if overflowing(runner.truth_of((case, "float16", n))[1]).any())
+    task = Task(subject.name, case, "float16", "cpu", seed)
+    cell = runner.judge(subject, task, answer(RUNS["torch"], task, find))
+    assert (cell["status"], cell["diverges"]) == ("diverges", ["an overflow spreads over heads"])
+    strict = replace(subject, diverges=())
+    assert runner.judge(strict, task, answer(RUNS["torch"], task, find))["status"] == "failed"
+    before = next(n for n in range(100) if not overflowing(runner.truth_of((case, "float16", n))[1]).any())
+    task = Task(subject.name, case, "float16", "cpu", before)
+    assert runner.judge(subject, task, answer(RUNS["torch"], task, find))["status"] == "passed"
