@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from . import dialects
-from .checks import INTEGERS, Spec, flag, is_integer, kind_of, number, one_of
+from .checks import flag, is_integer, kind_of, number, one_of
 
 EMBEDDING_POSITIONS = ("none", "learned", "sinusoidal")
 HEADS = ("tied", "free", "none")
@@ -302,49 +302,6 @@ def kinds(shapes):
     maps = [name[2:] for name in shapes if name.startswith("w_")]
     taken = {*norms, *(f"{letter}_{name}" for name in maps for letter in "wb")}
     return [name for name in shapes if name not in taken], norms, maps
-
-
-# ---- one call
-
-
-def tokens(name, x, n, shape=None):
-    """Raise unless x, a Spec, holds integers (..., T) from 0 to n - 1; of this shape, if one is given."""
-    if not isinstance(x, Spec) or x.dtype not in INTEGERS:
-        got = x.dtype if isinstance(x, Spec) else kind_of(x)
-        raise TypeError(f"{name}: got {got}, wanted an array of integers")
-    if not x.shape:
-        raise ValueError(f"{name}: got shape (), wanted (..., T)")
-    if shape is not None and x.shape != shape:
-        raise ValueError(f"{name}: got shape {x.shape}, wanted {shape}")
-    if x.low is not None and x.high is not None and not 0 <= x.low <= x.high < n:
-        raise ValueError(f"{name}: got {x.low if x.low < 0 else x.high}, wanted at least 0 and below {n}")
-
-
-def mask(name, x, shape):
-    """Raise unless x, a Spec or None, is boolean and of this shape, (..., T)."""
-    if x is None:
-        return
-    if not isinstance(x, Spec) or x.dtype != "bool":
-        got = x.dtype if isinstance(x, Spec) else kind_of(x)
-        raise TypeError(f"{name}: got {got}, wanted an array of bool, True = a real token")
-    if x.shape != shape:
-        raise ValueError(f"{name}: got shape {x.shape}, wanted {shape}")
-
-
-def images(shape, patch):
-    """Raise unless images of this shape can be cut into such patches."""
-    size, channels, rows, columns, _ = patch
-    wanted = (rows * size, columns * size, channels)
-    if tuple(shape[-3:]) != wanted:
-        raise ValueError(
-            f"tokens: got shape {tuple(shape)}, wanted images (..., {', '.join(map(str, wanted))})"
-        )
-
-
-def frames(shape, channels):
-    """Raise unless frames of this shape can go into a stem of so many channels."""
-    if len(shape) < 2 or shape[-1] != channels:
-        raise ValueError(f"tokens: got shape {tuple(shape)}, wanted frames (..., T, {channels})")
 
 
 def sizes(params, describe):

@@ -9,7 +9,7 @@ from functools import partial
 import jax.numpy as jnp
 from flax import nnx
 
-from . import dialects, model_dialects
+from . import calls, dialects, model_dialects
 from .arithmetic import describe
 from .block import Block, block, init_block
 from .dropout import spread
@@ -52,6 +52,9 @@ def transformer(
     context_mask=None,
     dropout_seed=None,
     return_hidden=False,
+    caches=None,
+    new_lengths=None,
+    logits_at=None,
     **dialect,
 ):
     """Logits of the tokens: embeddings, blocks, a norm, a head.
@@ -60,12 +63,16 @@ def transformer(
       patch, images (..., rows, columns, channels); where there is a stem, frames (..., frames, channels).
     mask: (..., T) bool, True = a real token: the others, padding, are read by none. position_ids: (T,) or
       (..., T) integers, by default counted over the real tokens from 0. type_ids: (..., T), by default zeros.
-    context, context_mask: what cross-attention reads, (..., Tk, C), and its mask, (..., Tk).
-    dropout_seed: an integer below 2**32; without one nothing is dropped.
+    context, context_mask: what cross-attention reads, (..., Tk, C), or a tuple of each block's context_cache
+      of it; and its mask, (..., Tk). dropout_seed: an integer below 2**32; without one nothing is dropped.
+    caches: of each block, what earlier calls have appended to; the tokens, (B, T), follow these.
+      new_lengths: (B,) integers, how many of the T are real; the others are at the end. No mask then.
+    logits_at: (...) integers below T, the one position of each row that the head reads; by default all.
     dialect: Transformer's keywords.
-    Returns logits (..., T, V), or (..., T, C) where there is no head; with a pool also a vector (..., C) of
-      each row; with return_hidden also the n_layer + 1 states (..., T, C) before the first block and after
-      each, of which the last has been through the final norm.
+    Returns logits (..., T, V), or (..., T, C) where there is no head, or (..., V) with logits_at; with a pool
+      also a vector (..., C) of each row; with return_hidden also n_layer + 1 states (..., T, C), before the
+      first block and after each, the last one through the final norm; with caches also those that the next
+      call takes.
     Raises ValueError if keywords, shapes and parameters do not agree, TypeError if one has another dtype.
     Source: Vaswani et al. 2017, section 3; Radford et al. 2019, section 2.3.
     """
@@ -75,6 +82,7 @@ def transformer(
     given = model_dialects.transformer(n_vocab, n_embd, n_head, n_layer, **dialect)
     call = {"mask": mask, "position_ids": position_ids, "type_ids": type_ids, "dropout_seed": dropout_seed}
     call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
+    call |= {"caches": caches, "new_lengths": new_lengths, "logits_at": logits_at}
     return through(tokens, *functions(params, given, n_head), **call)
 
 
@@ -108,26 +116,47 @@ def through(
     context_mask=None,
     dropout_seed=None,
     return_hidden=False,
+    caches=None,
+    new_lengths=None,
+    logits_at=None,
 ):
     """What transformer returns. parts: as in embeddings. layers: (a block, whether it reads the context)."""
     dialects.context(any(cross for _, cross in layers), context, context_mask)
-    x, at = embed(parts, frame, tokens, mask, position_ids, type_ids)
+    calls.caches(caches, frame.n_layer, describe(mask), describe(new_lengths))
+    first = None if caches is None else caches[0]
+    x, at = embed(parts, frame, tokens, mask, position_ids, type_ids, first)
     seeds = spread(dropout_seed, frame.n_layer + 1, x)
     x = drop(x, frame.embed_dropout, seeds[0])
-    call = {"mask": every_query(mask), "position_ids": at, "attn_bias": shared_bias(parts, frame, at, at)}
-    read = {"context": context, "context_mask": every_query(context_mask)}
-    hidden = [x]
-    for (layer, cross), seed in zip(layers, seeds[1:], strict=True):
-        x = layer(x=x, dropout_seed=seed, **call, **(read if cross else {}))
+    call = {"attn_bias": shared_bias(parts, frame, at, first)}
+    if mask is not None or position_ids is not None:
+        call |= {"mask": every_query(mask), "position_ids": at}
+    contexts = context if isinstance(context, tuple | list) else (context,) * frame.n_layer
+    hidden, kept = [x], []
+    for i, (layer, cross) in enumerate(layers):
+        given = call | ({"context": contexts[i], "context_mask": every_query(context_mask)} if cross else {})
+        if caches is None:
+            x = layer(x=x, dropout_seed=seeds[i + 1], **given)
+        else:
+            x, cache = layer(
+                x=x, cache=caches[i], new_lengths=new_lengths, dropout_seed=seeds[i + 1], **given
+            )
+            kept.append(cache)
         hidden.append(x)
     if "ln_f" in parts:
         x = hidden[-1] = parts["ln_f"](x)
-    results = [read_out(parts, frame, x)]
+    results = [read_out(parts, frame, x if logits_at is None else one_of_each(x, logits_at))]
     if frame.pool is not None:
         results.append(pooled(parts, frame, x, mask))
     if return_hidden:
         results.append(tuple(hidden))
+    if caches is not None:
+        results.append(tuple(kept))
     return tuple(results) if len(results) > 1 else results[0]
+
+
+def one_of_each(x, at):
+    """Of each row of x (..., T, C) the place (...) that at says: (..., C)."""
+    return jnp.take_along_axis(x, at[..., None, None], -2)[..., 0, :]
 
 
 def every_query(mask):
@@ -138,6 +167,7 @@ def every_query(mask):
 class Transformer(nnx.Module):
     """transformer as a module. tokens (..., T) -> logits (..., T, V).
 
+    A call takes the keywords that are of one call: mask, position_ids, ..., logits_at.
     Its linear maps are drawn as the framework's own are; params.from_tree loads others.
 
     n_vocab: V, or None for a model of images or sounds without a head.
@@ -180,26 +210,8 @@ class Transformer(nnx.Module):
         """The constructor's arguments, in a dict."""
         return dialects.given(self.held)
 
-    def __call__(
-        self,
-        tokens,
-        context=None,
-        *,
-        mask=None,
-        position_ids=None,
-        type_ids=None,
-        context_mask=None,
-        dropout_seed=None,
-        return_hidden=False,
-    ):
+    def __call__(self, tokens, context=None, **call):
         parts = {name: getattr(self, name)[...] for name in self.arrays}
         parts |= {name: getattr(self, name) for name in (*self.norms, *self.maps)}
         layers = [(layer, layer.cross) for layer in self.blocks]
-        call = {
-            "mask": mask,
-            "position_ids": position_ids,
-            "type_ids": type_ids,
-            "dropout_seed": dropout_seed,
-        }
-        call |= {"context": context, "context_mask": context_mask, "return_hidden": return_hidden}
-        return through(tokens, parts, self.frame, layers, **call)
+        return through(tokens, parts, self.frame, layers, context=context, **call)

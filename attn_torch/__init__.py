@@ -13,6 +13,7 @@ from .cache import (
     sliding_cache,
 )
 from .encoder_decoder import EncoderDecoder, encoder_decoder, init_encoder_decoder
+from .generate import generate
 from .layers import LayerNorm, RMSNorm
 from .mlp import MLP, geglu, geglu_tanh, gelu, gelu_sigmoid, gelu_tanh, mlp, relu, silu, swiglu
 from .multihead import (
@@ -57,6 +58,7 @@ __all__ = [
     "gelu",
     "gelu_sigmoid",
     "gelu_tanh",
+    "generate",
     "init_attention",
     "init_block",
     "init_encoder_decoder",

@@ -6,23 +6,24 @@ norm and linear map a function; frame: the model's model_dialects.Frame.
 
 import torch
 
-from . import dialects, model_dialects
+from . import cached, calls, dialects
 from .arithmetic import INDEX, accumulator, describe, iota, rows
+from .cache import next_positions
 from .mlp import gelu
 from .positions import relative_bias, sinusoidal
 
 
-def embed(parts, frame, tokens, mask=None, position_ids=None, type_ids=None):
+def embed(parts, frame, tokens, mask=None, position_ids=None, type_ids=None, cache=None):
     """(x (..., T, C), the positions (T,) or (..., T) of its tokens).
 
-    tokens, mask, position_ids, type_ids: as in transformer.
+    tokens, mask, position_ids, type_ids: as in transformer. cache: of its first block, if there is one.
     """
     x = read(parts, frame, tokens)
-    model_dialects.mask("mask", describe(mask), tuple(x.shape[:-1]))
-    at = positions(frame, x, mask, position_ids)
+    calls.mask("mask", describe(mask), tuple(x.shape[:-1]))
+    at = positions(frame, x, mask, position_ids, cache)
     if "wtt" in parts:
         types = torch.zeros_like(x[..., 0], dtype=INDEX) if type_ids is None else type_ids
-        model_dialects.tokens("type_ids", describe(types), parts["wtt"].shape[0], tuple(x.shape[:-1]))
+        calls.tokens("type_ids", describe(types), parts["wtt"].shape[0], tuple(x.shape[:-1]))
         x = x + rows(parts["wtt"], types)
     elif type_ids is not None:
         raise ValueError("type_ids: got an array with n_type=0, wanted None")
@@ -39,9 +40,9 @@ def read(parts, frame, tokens):
     if frame.patch is not None:
         return patched(parts, frame.patch, tokens)
     if frame.stem is not None:
-        model_dialects.frames(tokens.shape, frame.stem)
+        calls.frames(describe(tokens), frame.stem)
         return convolved(parts["stem2"], convolved(parts["stem1"], tokens, 1), 2)
-    model_dialects.tokens("tokens", describe(tokens), frame.n_vocab)
+    calls.tokens("tokens", describe(tokens), frame.n_vocab)
     x = rows(parts["wte"], tokens)
     if frame.embed_scale == 1:
         return x
@@ -53,7 +54,7 @@ def patched(parts, patch, images):
 
     Source: Dosovitskiy et al. 2021, eq. 1.
     """
-    model_dialects.images(images.shape, patch)
+    calls.images(describe(images), patch)
     size, channels, rows, columns, _ = patch
     lead = images.shape[:-3]
     x = images.reshape(*lead, rows, size, columns, size, channels).swapaxes(-4, -3)
@@ -74,8 +75,11 @@ def convolved(linear, x, stride):
     return gelu(linear(torch.concatenate(taps, -1)[..., ::stride, :]))
 
 
-def positions(frame, x, mask, position_ids):
-    """The positions (T,) or (..., T) of x's tokens: as given, or counted over those that are real."""
+def positions(frame, x, mask, position_ids, cache=None):
+    """The positions (T,) or (..., T) of x's tokens: as given, or counted over those that are real.
+
+    cache: what was there before, if there is one.
+    """
     T = x.shape[-2]
     if frame.n_ctx is not None and frame.n_ctx - frame.position_start < T:
         room = frame.n_ctx - frame.position_start
@@ -84,16 +88,20 @@ def positions(frame, x, mask, position_ids):
         given = describe(position_ids)
         dialects.position_ids(given, tuple(x.shape[:-2]), T)
         if frame.n_ctx is not None:
-            model_dialects.tokens("position_ids", given, frame.n_ctx - frame.position_start)
+            calls.tokens("position_ids", given, frame.n_ctx - frame.position_start)
         return position_ids.to(INDEX)
     if mask is None:
-        return iota(T, x)
+        return next_positions(cache, T, x)
     return torch.clip(torch.cumsum(mask, -1) - 1, 0, None).to(INDEX)
 
 
-def shared_bias(parts, frame, q_positions, k_positions):
-    """The bias (..., H, Tq, Tk) that every block adds to its scores, or None. Source: Raffel et al. 2020."""
+def shared_bias(parts, frame, at, cache=None):
+    """The bias (..., H, T, Tk) that every block adds to its scores, or None, for queries at these positions.
+
+    The keys are at the same, or with a cache at all positions that there is room for.
+    Source: Raffel et al. 2020, section 2.1.
+    """
     if frame.relative_bias is None:
         return None
-    max_distance = frame.relative_bias[1]
-    return relative_bias(parts["rel_bias"], q_positions, k_positions, max_distance, not frame.causal)
+    keys = at if cache is None else iota(cached.room(cache), at)[None]
+    return relative_bias(parts["rel_bias"], at, keys, frame.relative_bias[1], not frame.causal)
