@@ -38,7 +38,14 @@ MAY_IMPORT = {
         "visibility",
     ),
     "implementations.autograd": ("framework",),
-    "implementations.loops": ("framework", "arithmetic", "dropout", "implementations.tiles", "visibility"),
+    "implementations.loops": (
+        "framework",
+        "arithmetic",
+        "dropout",
+        "implementations.tiles",
+        "schedule",
+        "visibility",
+    ),
     "implementations.walk": (
         "framework",
         "arithmetic",

@@ -124,7 +124,25 @@ EXEMPT = {
         ),
         ("linear_layer(shapes, name)", "linear_layer(shapes, name, rngs)", RNGS),
     ),
+    "implementations/blockwise.py": (
+        (
+            "tile_sizes(B, H, G, Tq, Tk)",
+            "tile_sizes(B, H, G, Tq, Tk, fixed, width)",
+            "JAX compiles for its tiles",
+        ),
+        (
+            "",
+            "\nfixed: whether what can be seen is known beforehand. width: how many keys a query sees besides"
+            " its own.",
+            "JAX compiles for its tiles",
+        ),
+    ),
     "implementations/tiles.py": (
+        (
+            "Plan.small\nPlan.room",
+            "Plan.unrolled",
+            "torch looks at the arrays before it computes, and manages memory; JAX writes a program",
+        ),
         (
             "readable(x)\nWhether the values of an array are there, or only its shape.",
             "",

@@ -18,7 +18,7 @@ from math import gcd, inf, log
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.nn import log_sigmoid
 
 from .. import dropout as dropping
@@ -26,7 +26,7 @@ from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, take
 from ..visibility import visible
 from .linear import Linear, linear
-from .loops import added, corner_of, over_heads, over_keys, padded, pasted, starts, together
+from .loops import added, over_heads, over_keys, over_queries, padded, pasted, width
 from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
 
 LOG2E = 1 / log(2)
@@ -55,10 +55,13 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Array) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk)
+    fixed = not any(isinstance(x, Array) for x in sight[2:7])  # all rules but the mask are numbers
+    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight))
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    whole = padded(q, k, v, bias, sight, dropout, -Tq % tiles[2], -Tk % tiles[3])
-    plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:]))
+    unrolled = fixed and Tq <= 4 * tiles[2]
+    more = (0, 0) if unrolled else (-Tq % tiles[2], -Tk % tiles[3])
+    whole = padded(q, k, v, bias, sight, dropout, *more)
+    plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:], unrolled))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
     out, top, total = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
     lse = log_sum(top, total)
@@ -67,15 +70,24 @@ def attention(
     return out.astype(q.dtype), lse
 
 
-def tile_sizes(B, H, G, Tq, Tk):
-    """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
+def tile_sizes(B, H, G, Tq, Tk, fixed, width):
+    """(rows of the batch, kv heads, queries, keys) of a tile.
+
+    fixed: whether what can be seen is known beforehand. width: how many keys a query sees besides its own.
+    """
     # Measured on two Zen 4 cores. A call of 2**18 scores, or of few queries, is one tile. Else one head, for
-    # XLA spreads neither the heads of a product over cores nor a small product itself, but runs loops side by
-    # side; of it 128 rows against 128 keys, since a tile on the diagonal is computed whole. Grouped queries
-    # share their keys' tile, 32 positions at least.
+    # XLA spreads a large product over the cores, but not the heads of one. Up to 4096 queries, four tiles of
+    # them that are written out, against 2**19 scores' worth of keys. Beyond that, loops: their turns cost
+    # more, but a program for four times the queries would take as much longer to compile.
     if B * H * G * Tq * Tk <= 2**18 or G * Tq <= 16:
         return max(B, 1), max(H, 1), max(Tq, 1), Tk
-    return 1, 1, _share(Tq, max(32, 128 // G)), _share(Tk, 128)
+    if fixed and Tq <= 4096:
+        n_q = max(256 // G, -(-Tq // 32) * 8)
+        return 1, 1, n_q, max(256, 2**19 // (G * n_q))
+    n_q = _share(Tq, max(32, 128 // G))
+    if n_q + width <= 1024:  # all keys in reach of 128 queries
+        return 1, 1, n_q, _share(n_q + width, 1024)
+    return 1, 1, _share(Tq, max(32, 512 // G)), _share(Tk, 512)
 
 
 def _share(n, most):
@@ -202,20 +214,20 @@ def attend(plan, q, k, v, bias, *arrays):
     def heads(whole, biases, rules):
         q_, k_, v_ = whole
 
-        def queries(i0):
-            rows = rows_of(q_, i0, plan.tiles[2], rules.heads).astype(dtype) * (plan.scale / _unit(plan))
+        def queries(carry, i0, n_q):
+            rows = rows_of(q_, i0, n_q, rules.heads).astype(dtype) * (plan.scale / _unit(plan))
 
-            def keys(j0, carry):
-                (keys_, values), *tile = tile_of(corner_of(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+            def keys(corner, carry):
+                (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
                 return forward_tile(plan, carry, rows, keys_, values, *tile)
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
-            carry = zero + jnp.finfo(dtype).min, zero, zeros
-            top, total, values = over_keys(plan, rules.sight, i0, k_, keys, carry)
+            nothing = zero + jnp.finfo(dtype).min, zero, zeros
+            top, total, values = over_keys(plan, rules.sight, i0, n_q, k_, keys, nothing)
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
-            return values / jnp.where(total == 0, 1, total), top, total
+            return carry, (values / jnp.where(total == 0, 1, total), top, total)
 
-        return [together(x, plan.tiles[2]) for x in lax.map(queries, starts(plan, q_))]
+        return over_queries(plan, queries, (), q_)[1]
 
     results = over_heads(plan, heads, (q, k, v), (bias,), arrays)
     return tuple(x.reshape(*q.shape[:-1], x.shape[-1]) for x in results)
@@ -229,29 +241,30 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
     def heads(whole, biases, rules):
         q_, k_, v_, *others = whole
 
-        def queries(sums, i0):
-            o, base, weight, do, dt = (rows_of(x, i0, plan.tiles[2], rules.heads) for x in others)
-            share, rows, do, dt = seeing(weight, rows_of(q_, i0, plan.tiles[2], rules.heads), do, dt)
+        def queries(sums, i0, n_q):
+            o, base, weight, do, dt, rows = (rows_of(x, i0, n_q, rules.heads) for x in (*others, q_))
+            share, rows, do, dt = seeing(weight, rows, do, dt)
             do = do * share
             delta = (do * o).sum(-1, keepdims=True) - dt
             rows = rows.astype(dtype) * (plan.scale / _unit(plan))
 
-            def keys(j0, sums):
-                (keys_, values), *tile = tile_of(corner_of(plan, i0, j0), (k_, v_), biases[0], rules, rows)
+            def keys(corner, sums):
+                (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
                 dq, dk, dv, *db = sums
-                part = dq, cut(dk, 2, j0, plan.tiles[3]), cut(dv, 2, j0, plan.tiles[3])
+                j0, n_k = corner[2:]
+                part = dq, cut(dk, 2, j0, n_k), cut(dv, 2, j0, n_k)
                 (dq, *part), dscores = backward_tile(plan, part, rows, keys_, values, *tile, base, do, delta)
                 dk, dv = (pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
-                dscores = dscores.reshape(*rules.heads, -1, *plan.tiles[2:])
+                dscores = dscores.reshape(*rules.heads, -1, n_q, n_k)
                 return dq, dk, dv, *(added(x, dscores, 0, 0, 0, i0, j0) for x in db)
 
-            dq, *sums = over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(rows), *sums))
-            return sums, dq * plan.scale
+            dq, *sums = over_keys(plan, rules.sight, i0, n_q, k_, keys, (jnp.zeros_like(rows), *sums))
+            return sums, [dq * plan.scale]
 
         sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
         sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
-        (dk, dv, *db), dq = lax.scan(queries, sums, starts(plan, q_))
-        grads = together(dq, plan.tiles[2]), (dk * _unit(plan)).mT, dv.mT
+        (dk, dv, *db), (dq,) = over_queries(plan, queries, sums, q_)
+        grads = dq, (dk * _unit(plan)).mT, dv.mT
         return *(x.astype(q.dtype) for x in grads), *db
 
     shared = [] if bias is None else [jnp.zeros(bias.shape, dtype)]
@@ -268,24 +281,25 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     def heads(whole, biases, rules):
         q_, k_, v_, out_, top_, total_, dq_, dk_, dv_ = whole
 
-        def queries(i0):
-            o, base = (rows_of(x, i0, plan.tiles[2], rules.heads) for x in (out_, top_))
-            share, rows, drows = seeing(
-                *(rows_of(x, i0, plan.tiles[2], rules.heads) for x in (total_, q_, dq_))
+        def queries(carry, i0, n_q):
+            o, base, weight, rows, drows = (
+                rows_of(x, i0, n_q, rules.heads) for x in (out_, top_, total_, q_, dq_)
             )
+            share, rows, drows = seeing(weight, rows, drows)
             rows, drows = rows.astype(out.dtype) * factor, drows.astype(out.dtype) * factor
 
-            def keys(j0, sums):
+            def keys(corner, sums):
                 (keys_, values, dkeys, dvalues), *tile = tile_of(
-                    corner_of(plan, i0, j0), (k_, v_, dk_, dv_), biases[0], rules, rows
+                    corner, (k_, v_, dk_, dv_), biases[0], rules, rows
                 )
-                moves = drows, dkeys, dvalues, part_of_bias(biases[1], corner_of(plan, i0, j0), rules, rows)
+                moves = drows, dkeys, dvalues, part_of_bias(biases[1], corner, rules, rows)
                 return tangent_tile(plan, sums, rows, keys_, values, *tile, base, *moves)
 
-            do, dt = over_keys(plan, rules.sight, i0, k_, keys, (jnp.zeros_like(o), jnp.zeros_like(base)))
-            return (do - dt * o) * share, dt
+            sums = jnp.zeros_like(o), jnp.zeros_like(base)
+            do, dt = over_keys(plan, rules.sight, i0, n_q, k_, keys, sums)
+            return carry, ((do - dt * o) * share, dt)
 
-        return [together(x, plan.tiles[2]) for x in lax.map(queries, starts(plan, q_))]
+        return over_queries(plan, queries, (), q_)[1]
 
     whole = q, k, v, out, top, total, dq, dk, dv
     dout, dtotal = over_heads(plan, heads, whole, (bias, dbias), arrays)

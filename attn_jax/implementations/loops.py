@@ -4,7 +4,7 @@ N = B H of the heads at hand, R = G q of the queries.
 """
 
 import os
-from math import prod
+from math import inf, prod
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax import Array, lax
 
 from ..arithmetic import INDEX
 from ..dropout import Dropout
+from ..schedule import key_range
 from ..visibility import Sight
 from .tiles import Rules, cut, joined, reach
 
@@ -57,19 +58,44 @@ def over_heads(plan, f, whole, biases, arrays, shared=()):
     return [*(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in results), *sums]
 
 
-def corner_of(plan, i0, j0):
-    return i0, plan.tiles[2], j0, plan.tiles[3]
+def over_queries(plan, f, carry, q):
+    """f(carry, first query, how many) -> (carry, results (N, R, d)), for all tiles of queries in turn.
+
+    Returns the last carry and the results as (N G, Tq, d).
+    """
+    n, Tq = plan.tiles[2], q.shape[1]
+    if plan.unrolled:
+        parts = []
+        for i0 in range(0, Tq, n):
+            n_q = min(n, Tq - i0)
+            carry, results = f(carry, i0, n_q)
+            parts.append([x.reshape(q.shape[0], n_q, x.shape[2]) for x in results])
+        return carry, [jnp.concatenate(x, 1) for x in zip(*parts, strict=True)]
+    carry, results = lax.scan(lambda carry, i0: f(carry, i0, n), carry, jnp.arange(0, Tq, n, dtype=INDEX))
+    return carry, [together(x, n) for x in results]
 
 
-def starts(plan, q):
-    return jnp.arange(0, q.shape[1], plan.tiles[2], dtype=INDEX)
+def over_keys(plan, sight, i0, n_q, k, f, carry):
+    """f(corner, carry) over the tiles of keys in reach of n_q queries from i0 on."""
+    n, Tk = plan.tiles[3], k.shape[1]
+    if plan.unrolled:
+        i1 = i0 + n_q if sight.q_lengths is None else min(i0 + n_q, sight.q_lengths)
+        n_k = Tk if sight.kv_lengths is None else min(Tk, sight.kv_lengths)
+        j0, j1 = key_range(i0, i1, n_k, sight.causal, sight.window, sight.q_offset)
+        for j in range(j0, j1, n):
+            carry = f((i0, n_q, j, min(n, j1 - j)), carry)
+        return carry
+    j0, j1 = reach(sight, i0, n_q, Tk)
+    if n_q + width(sight) <= n:  # one tile holds them all, wherever they begin
+        return f((i0, n_q, jnp.minimum(j0, Tk - n), n), carry)
+    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f((i0, n_q, t * n, n), carry), carry)
 
 
-def over_keys(plan, sight, i0, k, f, carry):
-    """f(first key, carry) over the tiles of keys in reach of the queries from i0 on."""
-    n = plan.tiles[3]
-    j0, j1 = reach(sight, i0, plan.tiles[2], k.shape[1])
-    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f(t * n, carry), carry)
+def width(sight):
+    """How many keys besides its own a query may see by the window."""
+    left, right = sight.window or (None, None)
+    right = 0 if sight.causal and (right is None or right > 0) else right
+    return inf if left is None or right is None else left + right
 
 
 def padded(q, k, v, bias, sight, dropout, n_q, n_k):

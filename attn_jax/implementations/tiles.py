@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     tiles: tuple
     sight: Sight
     dropout: Dropout | None
+    unrolled: bool = False  # its tiles are written out one after the other
 
 
 class Rules(NamedTuple):

@@ -14,7 +14,7 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from math import inf, log
+from math import inf, log, prod
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, switched, take
 from ..visibility import visible
 from .autograd import Linear, folded, of_floats
-from .tiles import Plan, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
-from .walk import fill, over_heads, over_queries
+from .tiles import Plan, in_reach, joined, part_of_bias, readable, rows_of, seeing, split, tile_of
+from .walk import memory, over_heads, over_queries, put
 
 LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
@@ -55,7 +55,7 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Tensor) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    tiles = tiles or tile_sizes(B, H, G, Tq, min(Tk, _width(sight)))
+    tiles = tiles or tile_sizes(B, H, G, Tq, Tk)
     plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
     out, top, total = _differentiable(q, k, v, bias)(plan, q, k, v, bias, *arrays)
     lse = log_sum(top, total)
@@ -65,21 +65,14 @@ def attention(
 
 
 def tile_sizes(B, H, G, Tq, Tk):
-    """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
+    """(rows of the batch, kv heads, queries, keys) of a tile."""
     # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
-    # the threads: 2**20 scores; of a head 2**18 at most, 1 MiB, an L2 cache. 128 rows, since products of 64
-    # are slower; but of a short prefix too much of 128 rows would be hidden.
-    n_q = max(1, min(Tq, (64 if Tk <= 1024 else 128) // max(G, 1)))
-    n_k = min(Tk, 2**18 // (max(G, 1) * n_q))
+    # the threads: 2**20 scores. 128 rows, since products of 64 are slower; but of a short prefix too much of
+    # 128 rows would be hidden. 512 keys: more heads at a time then, whose products are spread more evenly.
+    n_q = max(1, min(Tq, (64 if Tk <= 512 else 128) // max(G, 1)))
+    n_k = max(1, min(Tk, 512))
     heads = max(1, 2**20 // max(1, G * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
-
-
-def _width(sight):
-    """How many keys 64 queries in a row may see by the window."""
-    left, right = sight.window or (None, None)
-    right = 0 if sight.causal and right is None else right
-    return inf if left is None or right is None else 64 + left + right
 
 
 def log_sum(top, total):
@@ -101,28 +94,24 @@ def with_sinks(out, lse, sinks):
 def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     """Add a tile's keys to (largest score, sum of weights, sum of weighted values) of its queries."""
     scores, _ = _scores(plan, q, k, bias, hidden)
-    top = torch.amax(scores, -1, keepdim=True)  # (N, R, 1)
-    if hidden:
-        top = top.clamp_(min=torch.finfo(top.dtype).min)  # for -inf less -inf is NaN
-    if carry is not None:
-        top = torch.maximum(carry[0], top)
-    weights = scores.sub_(top).exp2_()
-    total = weights.sum(-1, keepdim=True)
-    values = _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision)
-    if carry is not None:
+    top, total, values = carry
+    if not plan.small:
+        top = torch.maximum(top, torch.amax(scores, -1, keepdim=True))  # (N, R, 1), never -inf
         shrink = torch.exp2(carry[0] - top)
-        total, values = total.add_(carry[1] * shrink), values.add_(carry[2] * shrink)
-    return top, total, values
+        total, values = total * shrink, values * shrink
+        scores.sub_(top)
+    weights = scores.exp2_()
+    total = total + weights.sum(-1, keepdim=True)
+    return top, total, _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision, values)
 
 
 def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
     """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
-    scores, slope = _scores(plan, q, k, bias, hidden, top)
-    weights = scores.exp2_()
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = (scores if plan.small else scores.sub_(top)).exp2_()
     dv = _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
-    less = delta if kept is None else None
-    dweights = _dropped(plan, _einsum("nrv,nkv->nrk", dout, v, plan.precision, less=less), kept)
-    dbias = (dweights if kept is None else dweights.sub_(delta)).mul_(weights)
+    dweights = _einsum("nrv,nkv->nrk", dout, v, plan.precision, into=plan.room[1])
+    dbias = _dropped(plan, dweights, kept).sub_(delta).mul_(weights)
     dscores = dbias if slope is None else dbias * slope
     dq = _einsum("nrk,nkd->nrd", dscores, k, plan.precision, sums[0])
     dk = _einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision, sums[1])
@@ -131,8 +120,8 @@ def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
 
 def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias):
     """Add a tile to the tangents of the sums of weighted values and of weights, both relative to top."""
-    scores, slope = _scores(plan, q, k, bias, hidden, top)
-    weights = scores.exp2_()
+    scores, slope = _scores(plan, q, k, bias, hidden)
+    weights = (scores if plan.small else scores.sub_(top)).exp2_()
     dscores = _einsum("nrd,nkd->nrk", dq, k, plan.precision)
     dscores = _einsum("nrd,nkd->nrk", q, dk, plan.precision, dscores)
     dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
@@ -142,40 +131,58 @@ def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias
     return dout, sums[1] + dweights.sum(-1, keepdim=True)
 
 
-def _scores(plan, q, k, bias, hidden, less=None):
-    """The scores in units of log 2, less (N, R, 1) if given, and the derivative of the cap.
-
-    q carries scale / _unit(plan).
-    """
-    slope, early = None, less if plan.softcap is None else None
-    scores = _einsum("nrd,nkd->nrk", q, k, plan.precision, less=early)
+def _scores(plan, q, k, bias, hidden):
+    """The scores in units of log 2, and the derivative of the cap. q carries scale / _unit(plan)."""
+    scores, slope = _einsum("nrd,nkd->nrk", q, k, plan.precision, into=plan.room[0]), None
     if plan.softcap is not None:
         capped = torch.tanh(scores)
         scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
-        scores = scores if less is None else scores.sub_(less)
     if bias is not None:
         scores += bias * LOG2E
-    for j, columns in hidden:
-        scores.narrow(-1, j, columns.shape[-1]).masked_fill_(columns, -inf)
+    for j, rule in hidden:
+        part = scores.narrow(-1, j, rule.shape[-1])
+        if rule.dtype == torch.bool:
+            part.masked_fill_(rule, -inf)
+        else:
+            torch.minimum(part, rule, out=part)
     return scores, slope
 
 
-def _einsum(equation, x, y, precision, onto=None, less=None):
+def _einsum(equation, x, y, precision, onto=None, into=None):
     """einsum of one product of matrices for each n, as bmm, which has the least overhead.
 
-    onto: what the product is added to, in place. less: (N, R, 1), what is taken off it; here that is free.
+    onto: what the product is added to, in place. into: memory to use for it, more than enough.
     """
     if precision != _DIRECT:
         z = einsum(equation, x, y, precision)
-        return z.sub_(less) if less is not None else z if onto is None else onto.add_(z)
+        return z if onto is None else onto.add_(z)
     y = y.mT if equation[2] == equation[6] else y  # the last axis of both
-    if less is not None:
-        return torch.baddbmm(-less, x, y)
-    return torch.bmm(x, y) if onto is None else onto.baddbmm_(x, y)
+    if onto is not None:  # what is not contiguous, bmm would take one by one
+        return onto.baddbmm_(x, y) if onto.is_contiguous() else onto.add_(torch.bmm(x, y))
+    if into is None:
+        return torch.bmm(x, y)
+    shape = x.shape[0], x.shape[1], y.shape[2]
+    return torch.bmm(x, y, out=into[: prod(shape)].view(shape))
 
 
-def _direct(plan, x):
-    return plan if switched(x.to(accumulator(x.dtype)), plan.precision) else plan._replace(precision=_DIRECT)
+def _direct(plan, q, k, v, bias):
+    """The plan with what depends on the arrays: the memory of its tiles, and how they may be computed."""
+    if not switched(q.to(accumulator(q.dtype)), plan.precision):
+        plan = plan._replace(precision=_DIRECT)
+    return plan._replace(small=_small(plan, q, k, v, bias), room=memory(plan, q))
+
+
+def _small(plan, q, k, v, bias):
+    """Whether the weights can do without the largest score: that all are within 2**-32 ... 2**32.
+
+    By Cauchy's inequality, unless it is not worth reading k for. No score is NaN then.
+    """
+    few = q.shape[2] * q.shape[3] < 64 or not k.numel() or not v.numel()
+    if few or bias is not None or plan.softcap is not None or not readable(q):
+        return False
+    q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=accumulator(x.dtype)).amax() for x in (q, k))
+    v = max(map(abs, torch.aminmax(v)))
+    return bool((q * k * abs(plan.scale) * LOG2E <= 32) & (v >= 2**-40) & (v <= 2**40))  # never if NaN
 
 
 def _unit(plan):
@@ -223,72 +230,66 @@ def attend(plan, q, k, v, bias, *arrays):
 
     The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
     """
-    plan, dtype, factor = _direct(plan, q), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, k, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
     top, total = (q.new_empty((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
-    for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, (q, k, v, top, total, out), (bias,), arrays):
-        q_, rows = q_.to(dtype) * factor, []
+    whole = q, k, v, top, total, out
+    for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, whole, (bias,), arrays):
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries = rows_of(q_, i0, n_q, rules.heads)
-            carry = None
+            queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * factor
+            zero, zeros = (queries.new_zeros((*queries.shape[:2], n)) for n in (1, v.shape[-1]))
+            carry = zero if plan.small else zero + torch.finfo(dtype).min, zero, zeros
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
                 carry = forward_tile(plan, carry, queries, keys, values, *tile)
-            if carry is None:  # there is no key in reach
-                carry = [queries.new_zeros((*queries.shape[:2], d)) for d in (1, 1, v.shape[-1])]
-            rows.append(carry)
-        for x, parts in zip(results, zip(*rows, strict=True), strict=False):  # no rows without queries
-            fill(x, parts)
-        results[2].div_(results[1].masked_fill(results[1] == 0, 1))
+            *carry, values = carry
+            values /= torch.where(carry[1] == 0, 1.0, carry[1])
+            for x, rows in zip(results, (*carry, values), strict=True):
+                put(x, i0, n_q, rows)
     return out, top, total
 
 
 def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
-    plan, dtype, factor = _direct(plan, q), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, k, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
     known = {}
-    whole = q, k, v, out, top, total, dout, dtotal, dq, dk, dv
-    for (q_, k_, v_, out_, top_, total_, do, dt, dq_, dk_, dv_), (b_, db_), rules in over_heads(
-        plan, whole, (bias, dbias), arrays
-    ):
-        share, q_, do, dt = seeing(total_, q_, do, dt)
-        q_, do = q_.to(dtype) * factor, do * share
-        delta, rows = (do * out_).sum(-1, keepdim=True) - dt, []
+    whole = k, v, dq, dk, dv, total, q, top, out, dout, dtotal
+    for (k_, v_, dq_, dk_, dv_, *rows), (b_, db_), rules in over_heads(plan, whole, (bias, dbias), arrays):
+        q_ = rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries, *others = (rows_of(x, i0, n_q, rules.heads) for x in (q_, top_, do, delta))
-            rows.append(torch.zeros_like(queries))
+            weight, queries, base, o, do, dt = (rows_of(x, i0, n_q, rules.heads) for x in rows)
+            share, queries, do, dt = seeing(weight, queries, do, dt)
+            queries, do = queries.to(dtype) * factor, do * share
+            delta = (do * o).sum(-1, keepdim=True) - dt
+            dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
                 (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
-                sums = rows[-1], *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
-                _, dscores = backward_tile(plan, sums, queries, keys, values, *tile, *others)
+                sums = dqueries, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
+                _, dscores = backward_tile(plan, sums, queries, keys, values, *tile, base, do, delta)
                 if db_ is not None:
                     part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
                     part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
-        fill(dq_, rows, plan.scale)
+            put(dq_, i0, n_q, dqueries.mul_(plan.scale))
     dk, dv = dk.mul_(_unit(plan)).mT.to(k.dtype), dv.mT.to(v.dtype)
     return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
 
 
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    plan, dtype, factor = _direct(plan, out), out.dtype, plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, k, v, bias), out.dtype, plan.scale / _unit(plan)
     dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
-    whole = q, k, v, out, top, total, dq, dk, dv, dout, dtotal
-    for (q_, k_, v_, out_, top_, total_, dq_, dk_, dv_, *results), (b_, db_), rules in over_heads(
-        plan, whole, (bias, dbias), arrays
-    ):
-        share, q_, dq_ = seeing(total_, q_, dq_)
-        q_, dq_, rows = q_.to(dtype) * factor, dq_.to(dtype) * factor, []
+    whole = k, v, dk, dv, dout, dtotal, total, q, dq, top, out
+    for (k_, v_, dk_, dv_, do, dt, *rows), (b_, db_), rules in over_heads(plan, whole, (bias, dbias), arrays):
+        q_ = rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
-            queries, dqueries, *others = (
-                rows_of(x, i0, n_q, rules.heads) for x in (q_, dq_, out_, top_, share)
-            )
-            o, base, part = others
+            weight, queries, dqueries, base, o = (rows_of(x, i0, n_q, rules.heads) for x in rows)
+            share, queries, dqueries = seeing(weight, queries, dqueries)
+            queries, dqueries = queries.to(dtype) * factor, dqueries.to(dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:
                 (keys, values, *moves), *tile = tile_of(
@@ -296,9 +297,8 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
                 )
                 moves = dqueries, *moves, part_of_bias(db_, corner, rules, queries)
                 sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
-            rows.append(((sums[0] - sums[1] * o) * part, sums[1]))
-        for x, parts in zip(results, zip(*rows, strict=True), strict=False):  # no rows without queries
-            fill(x, parts)
+            put(do, i0, n_q, (sums[0] - sums[1] * o) * share)
+            put(dt, i0, n_q, sums[1])
     return dout, torch.zeros_like(top), dtotal
 
 
@@ -357,11 +357,14 @@ class _AttendBothWays(_Attend):
         return Linear.apply(tangent, _dense_tangent, ctx.plan, *at, *tangents, *arrays)
 
 
-def _dense_backward(plan, q, k, v, bias, _out, _top, _total, dout, dtop, dtotal, *arrays):
+def _dense_backward(plan, q, k, v, bias, _out, top, _total, dout, dtop, dtotal, *arrays):
     f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
-    return torch.func.vjp(f, *floats)[1]((dout, dtop, dtotal))
+    (_, base, _), pull = torch.func.vjp(f, *floats)
+    return pull((dout, dtop, dtotal * torch.exp2(base - top)))  # to each, total is relative to its own top
 
 
-def _dense_tangent(plan, q, k, v, bias, _out, _top, _total, dq, dk, dv, dbias, *arrays):
+def _dense_tangent(plan, q, k, v, bias, _out, top, _total, dq, dk, dv, dbias, *arrays):
     f, _, floats = of_floats(lambda *x: dense(plan, *x, *arrays), (q, k, v, bias))
-    return torch.func.jvp(f, tuple(floats), tuple(x for x in (dq, dk, dv, dbias) if x is not None))[1]
+    moves = tuple(x for x in (dq, dk, dv, dbias) if x is not None)
+    (_, base, _), (dout, dtop, dtotal) = torch.func.jvp(f, tuple(floats), moves)
+    return dout, dtop, dtotal * torch.exp2(base - top)

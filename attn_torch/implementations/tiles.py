@@ -30,6 +30,8 @@ class Plan(NamedTuple):
     tiles: tuple
     sight: Sight
     dropout: Dropout | None
+    small: bool = False  # no score is NaN or large
+    room: tuple = (None, None)  # memory of the size of a tile's scores, twice: new memory is slow
 
 
 class Rules(NamedTuple):

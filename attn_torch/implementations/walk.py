@@ -4,16 +4,23 @@ N = B H of the heads at hand, R = G q of the queries.
 """
 
 from itertools import product
+from math import inf, prod
 
 import torch
 from torch import Tensor
 
 from .. import visibility
-from ..arithmetic import take
+from ..arithmetic import accumulator, take
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight, visible
 from .tiles import Rules, by_row, joined, reach, readable
+
+
+def memory(plan, q):
+    """Two flat arrays of the size of a tile's scores, in the accumulator's dtype; when compiling, None."""
+    size = q.shape[2] * prod(plan.tiles)
+    return [q.new_empty(size, dtype=accumulator(q.dtype)) if readable(q) else None for _ in range(2)]
 
 
 def over_heads(plan, whole, biases, arrays):
@@ -54,14 +61,18 @@ def over_queries(plan, q, k, bias, rules, known):
         if tiles is None:
             j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
             corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
-            tiles = [(at, None if by_array else _hidden(rules, at, q, known)) for at in corners]
+            tiles = [(at, None if by_array else _hidden(plan, rules, at, q, known)) for at in corners]
             if not by_array:
                 known[rules.sight, i0] = tiles
         yield i0, n_q, tiles
 
 
-def _hidden(rules, corner, q, known):
-    """Of a tile whose rules are all numbers, the columns that some query does not see, and where."""
+def _hidden(plan, rules, corner, q, known):
+    """Of a tile whose rules are all numbers, the columns that some query does not see, and which of them.
+
+    As [(first column, True where hidden)], or if scores are small, and none of them NaN, [(first column, the
+    most that a score may be)], which is many times as fast.
+    """
     (i0, n_q, j0, n_k), sight = corner, rules.sight
     G = q.shape[0] // (rules.heads[0] * rules.heads[1])
     j1 = j0 + n_k
@@ -76,17 +87,12 @@ def _hidden(rules, corner, q, known):
         if start < stop:
             key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
             if key not in known:
-                rule = ~visible(*key, q)  # any axis possibly 1
-                known[key] = by_row(rule, (1, 1, G, n_q)).expand(-1, -1, stop - start)
+                rule = by_row(~visible(*key, q), (1, 1, G, n_q)).expand(-1, -1, stop - start)
+                known[key] = torch.where(rule, -inf, inf).to(accumulator(q.dtype)) if plan.small else rule
             hidden.append((start - j0, known[key]))
     return hidden
 
 
-def fill(x, parts, factor=1.0):
-    """Write the rows of all tiles of queries, (N, R, d) each, where rows_of reads them, times factor."""
-    if parts:
-        parts = [
-            rows.view(x.shape[0], rows.shape[0] * rows.shape[1] // x.shape[0], x.shape[2]) for rows in parts
-        ]
-        rows = torch.cat(parts, 1)
-        x.copy_(rows if factor == 1.0 else rows.mul_(factor))
+def put(x, i0, n_q, rows):
+    """Write the rows of a tile of queries, (N, R, d), where rows_of reads them."""
+    x.narrow(1, i0, n_q).copy_(rows.view(x.shape[0], n_q, x.shape[2]))
