@@ -187,9 +187,8 @@ class Bench:
         return self.sample(self.programs[cell, name], max(1, math.ceil(SETTLED / warm_s)))
 
     def sample(self, program: Program, calls: int) -> float:
-        """Mean seconds of so many calls, each waited for. Several begin with one that is not timed."""
-        if calls > 1:
-            self.on.wait(program.call())
+        """Mean seconds of so many calls, each waited for, after one that wakes the threads and is not timed."""
+        self.on.wait(program.call())
         gc.disable()
         started = time.perf_counter()
         for _ in range(calls):
@@ -201,5 +200,4 @@ class Bench:
     def roof(self, kind: str, size: int, dtype: str) -> float:
         """Seconds of one matmul (size: n) or copy (size: bytes read and written), the fastest of five."""
         program = getattr(self.on, kind)(size, dtype)
-        self.on.wait(program.call())
         return min(self.sample(program, 1) for _ in range(5))
