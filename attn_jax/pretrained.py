@@ -15,11 +15,12 @@ from .transformer import Transformer
 KINDS = {"transformer": Transformer, "encoder_decoder": EncoderDecoder}
 
 
-def load(path, *, dtype=None, drop=(), **config):
+def load(path, *, dtype=None, part=None, drop=(), **config):
     """The model in a folder with config.json and model.safetensors, sharded or not.
 
-    path: the folder, of a family of parity.weights, or one that save has written.
-    dtype: of the parameters, one that holds the file's numbers exactly; by default the file's own.
+    path: the folder, of a family of parity.weights or as save writes it; or a checkpoint of nanoGPT's.
+    dtype: of the parameters, or its name, one that holds the file's numbers exactly; by default the file's.
+    part: "text" or "vision" of CLIP.
     drop: patterns, as in fnmatch, of tensors to leave out, such as the head of another task.
     config: entries that take the place of config.json's.
     Returns a Transformer or an EncoderDecoder. Besides it, no more is in memory than one parameter at a time.
@@ -28,7 +29,7 @@ def load(path, *, dtype=None, drop=(), **config):
     """
     from parity.weights import dtype_of, read
 
-    kind, keywords, tree = read(path, drop=drop, **config)
+    kind, keywords, tree = read(path, part=part, drop=drop, **config)
     dtype = jnp.dtype(dtype_of(tree) if dtype is None else dtype)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
         raise ValueError(f"dtype: got {dtype} with jax_enable_x64 off, wanted it on, or a narrower dtype")

@@ -13,11 +13,12 @@ from .transformer import Transformer
 KINDS = {"transformer": Transformer, "encoder_decoder": EncoderDecoder}
 
 
-def load(path, *, dtype=None, drop=(), **config):
+def load(path, *, dtype=None, part=None, drop=(), **config):
     """The model in a folder with config.json and model.safetensors, sharded or not.
 
-    path: the folder, of a family of parity.weights, or one that save has written.
-    dtype: of the parameters, one that holds the file's numbers exactly; by default the file's own.
+    path: the folder, of a family of parity.weights or as save writes it; or a checkpoint of nanoGPT's.
+    dtype: of the parameters, or its name, one that holds the file's numbers exactly; by default the file's.
+    part: "text" or "vision" of CLIP.
     drop: patterns, as in fnmatch, of tensors to leave out, such as the head of another task.
     config: entries that take the place of config.json's.
     Returns a Transformer or an EncoderDecoder. Besides it, no more is in memory than one parameter at a time.
@@ -26,10 +27,13 @@ def load(path, *, dtype=None, drop=(), **config):
     """
     from parity.weights import dtype_of, read
 
-    kind, keywords, tree = read(path, drop=drop, **config)
+    kind, keywords, tree = read(path, part=part, drop=drop, **config)
     with torch.device("meta"):
         model = KINDS[kind](**keywords)
-    model.to(getattr(torch, dtype_of(tree)) if dtype is None else dtype).to_empty(device="cpu")
+    dtype = dtype_of(tree) if dtype is None else dtype
+    model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).to_empty(device="cpu")
+    if keywords.get("share_embedding"):
+        model.decoder.wte = model.encoder.wte  # to_empty makes two of one
     from_tree(model, tree)
     return model
 

@@ -10,11 +10,10 @@ import attn_jax
 import attn_torch
 from parity.weights import read, write
 from parity.weights.folder import flattened
-from tools.models import DROP, MODELS, bound, difference, ours, saved, theirs, wide
+from tools.models import DROP, MODELS, NEAR, bound, difference, ours, saved, theirs, wide
 
 every_family = pytest.mark.parametrize("name", MODELS)
 QUICK = ("gpt2", "llama", "bert")  # the others' programs take JAX a second or two each
-NEAR = 1e-10  # of the largest value of each array, in float64: what the numbers of a family owe theirs
 
 
 @pytest.fixture(scope="module")

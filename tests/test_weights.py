@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from parity.weights import dtype_of, read, write
-from parity.weights.entries import Entry, Leaf, gated, leaves, linear, tensors
+from parity.weights.entries import Leaf, gated, leaves, linear, tensors
 from parity.weights.folder import flattened
 from parity.weights.pattern import arranged, arranged_shape, inverse
 from parity.weights.stored import Stored, of_file
@@ -264,11 +264,3 @@ def test_a_bias_that_a_family_has_not_is_zero_and_must_stay_so():
     assert {name: x.tolist() for name, x in back.items()} == {name: x.tolist() for name, x in given.items()}
     with pytest.raises(ValueError, match="b_qkv: got numbers from column 4 on, wanted zeros"):
         dict(tensors(entry, {"b_qkv": np.float32(range(8))}, None))
-
-
-def test_parameters_that_must_be_the_same_are_compared():
-    entry = Entry(("a", "b"), ("shared.weight",), "n c -> n c", same=True)
-    x = F32["wte.weight"]
-    ((_, (_, _, bits)),) = tensors(entry, {"a": x, "b": x + 1}, None)
-    with pytest.raises(ValueError, match="a, b: got different arrays, wanted the same one"):
-        bits()

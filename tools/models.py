@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 B, T, SEED, END = 2, 7, 0, 36
+NEAR = 1e-10  # of the largest value of each array, in float64: what the numbers of a family owe theirs
 SIZES = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 20}
 TEXT = SIZES | {"vocab_size": 37, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 GROUPED = TEXT | {"num_key_value_heads": 2}
@@ -35,7 +36,7 @@ TURNS = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
-LENGTHS = {"max_source_positions": 6, "max_target_positions": 13}
+LENGTHS = {"max_source_positions": 6, "max_target_positions": 13, "decoder_start_token_id": 1}
 SOUND = {"d_model": 24, "num_mel_bins": 5, "encoder_layers": 3, "decoder_layers": 2}
 SOUND |= {"encoder_attention_heads": 4, "decoder_attention_heads": 6, "encoder_ffn_dim": 20}
 SOUND |= {"decoder_ffn_dim": 28, "vocab_size": 37, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -80,9 +81,18 @@ MODELS: dict[str, tuple[str, dict]] = {
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.67}},
     ),
     "olmo2": ("Olmo2ForCausalLM", GROUPED),
+    "t5": ("T5ForConditionalGeneration", BOTH),
+    "whisper": ("WhisperForConditionalGeneration", SOUND | LENGTHS),
 }
 ENCODERS = ("bert", "roberta")
 PICTURES = ("vit", "clip_vision_model")
+THEIRS = {
+    "tokens": "input_ids",
+    "inputs": "input_ids",
+    "mask": "attention_mask",
+    "decoder_mask": "decoder_attention_mask",
+    "type_ids": "token_type_ids",
+}
 DROP = {"bert": ("cls.seq_relationship.*",)}  # tells whether a sentence follows another
 
 
@@ -138,6 +148,12 @@ def given(name):
     rng = np.random.default_rng(SEED)
     if name in PICTURES:
         return {"tokens": rng.standard_normal((B, 12, 12, 3)).astype(np.float32)}
+    if name == "whisper":
+        return {"inputs": rng.standard_normal((B, 12, 5)).astype(np.float32)} | padded(
+            rng, "tokens", "decoder_mask"
+        )
+    if name == "t5":
+        return padded(rng, "inputs", "mask") | padded(rng, "tokens", "decoder_mask", T - 2)
     tokens = rng.integers(3, END, (B, T))
     left = name not in (*ENCODERS, "clip_text_model")
     lengths = np.array([T, T - 3])[:, None]
@@ -149,30 +165,41 @@ def given(name):
     return call | ({"type_ids": rng.integers(0, 2, (B, T))} if name == "bert" else {})
 
 
-def theirs(model, name):
-    """transformers' hidden states, logits and pooled vectors, in the model's dtype, by name."""
+def padded(rng, name, of_mask, length=T):
+    """Tokens on the left of as many places, and which they are."""
+    mask = np.arange(length) < np.array([length, length - 3])[:, None]
+    return {name: np.where(mask, rng.integers(3, END, (B, length)), 1), of_mask: mask}
+
+
+def asked(name, dtype):
+    """given as transformers names it. dtype: of images and sounds."""
     import torch
 
     call = {n: torch.from_numpy(x) for n, x in given(name).items()}
     if name in PICTURES:
-        pixels = call["tokens"].permute(0, 3, 1, 2).to(next(model.parameters()).dtype)
-        out = model(pixel_values=pixels, output_hidden_states=True)
-    else:
-        names = {"tokens": "input_ids", "mask": "attention_mask", "type_ids": "token_type_ids"}
-        said = {names.get(n, n): x for n, x in call.items()}
-        said["attention_mask"] = said["attention_mask"].long()
-        if name == "roberta":
-            del said["position_ids"]  # it counts them itself
-        out = model(**said, output_hidden_states=True)
-    found = {f"hidden {i}": x for i, x in enumerate(out.hidden_states)}
-    last = f"hidden {len(found) - 1}"
+        return {"pixel_values": call["tokens"].permute(0, 3, 1, 2).to(dtype)}
+    if name == "whisper":
+        call["input_features"] = call.pop("inputs").permute(0, 2, 1).to(dtype)
+    if name == "roberta":
+        del call["position_ids"]  # it counts them itself
+    names = THEIRS | ({"tokens": "decoder_input_ids"} if "decoder_mask" in call else {})
+    return {names.get(n, n): x.long() if x.dtype == torch.bool else x for n, x in call.items()}
+
+
+def theirs(model, name):
+    """transformers' hidden states, logits and pooled vectors by name, in float64."""
+    out = model(**asked(name, next(model.parameters()).dtype), output_hidden_states=True)
+    hidden = out.decoder_hidden_states if "decoder_hidden_states" in out else out.hidden_states
+    found = {f"hidden {i}": x for i, x in enumerate(hidden)}
+    last = f"hidden {len(hidden) - 1}"
     if "last_hidden_state" in out:
         found[last] = out.last_hidden_state  # after the last norm
     if name == "clip_vision_model":
         del found[last]  # theirs has no norm for all positions
+    found |= {f"encoder {i}": x for i, x in enumerate(out.get("encoder_hidden_states") or ())}
     for key in ("logits", "prediction_logits"):
         found |= {"logits": out[key]} if key in out else {}
-    for key in ("text_embeds", "image_embeds", "pooler_output"):
+    for key in ("pooler_output", "text_embeds", "image_embeds"):
         found |= {"pooled": out[key]} if key in out else {}
     return {n: x.detach().double().numpy() for n, x in found.items()}
 
@@ -181,14 +208,14 @@ def ours(framework, folder, name, dtype):
     """The same of attn_torch or attn_jax, loaded from the folder."""
     package = importlib.import_module(f"attn_{framework}")
     library = importlib.import_module({"torch": "torch", "jax": "jax.numpy"}[framework])
-    model = package.load(folder, dtype=getattr(library, dtype), drop=DROP.get(name, ()))
-    call = {n: library.asarray(x) for n, x in given(name).items()}
-    if name in PICTURES:
-        call["tokens"] = library.asarray(given(name)["tokens"].astype(dtype))
-    out, *pooled, hidden = run(framework, model, call)
-    found = {f"hidden {i}": x for i, x in enumerate(hidden)}
-    found |= {} if model.keywords.get("head") == "none" else {"logits": out}
-    found |= {"pooled": pooled[0]} if pooled else {}
+    model = package.load(folder, dtype=dtype, drop=DROP.get(name, ()))
+    call = {n: library.asarray(x.astype(dtype) if x.dtype.kind == "f" else x) for n, x in given(name).items()}
+    results = list(run(framework, model, call))
+    encoder = results.pop() if "decoder_mask" in call else ()
+    found = {f"encoder {i}": x for i, x in enumerate(encoder)}
+    found |= {f"hidden {i}": x for i, x in enumerate(results.pop())}
+    found |= {} if model.keywords.get("head") == "none" else {"logits": results[0]}
+    found |= {"pooled": results[1]} if len(results) > 1 else {}
     return {n: np.asarray(x.detach() if framework == "torch" else x, np.float64) for n, x in found.items()}
 
 
@@ -204,14 +231,18 @@ def run(framework, model, call):
 
 def difference(name, got, want):
     """The largest difference of any array at real positions, in parts of that array's largest value."""
-    mask = given(name).get("mask")
-    worst = 0.0
+    call, worst = given(name), 0.0
     for key, truth in want.items():
-        part = got[key] - truth
+        part, mask = got[key] - truth, call.get("mask" if key.startswith("encoder") else of_tokens(call))
         if mask is not None and key != "pooled":
             part, truth = part[mask], truth[mask]
         worst = max(worst, float(np.abs(part).max() / np.abs(truth).max()))
     return worst
+
+
+def of_tokens(call):
+    """The name of the tokens' mask."""
+    return "decoder_mask" if "decoder_mask" in call else "mask"
 
 
 def bound(model, name, want, draws=4):

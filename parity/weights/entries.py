@@ -15,17 +15,13 @@ from .stored import BITS, Stored, narrowed, widened
 
 
 class Entry(NamedTuple):
-    """Tensors None stand for zeros that a file leaves out. widths: of the last axes, if there are several.
-
-    same: every parameter is the whole, and not a share of it.
-    """
+    """Tensors None stand for zeros that a file leaves out. widths: of the last axes, if there are several."""
 
     parameters: tuple[str, ...]
     tensors: tuple[str | None, ...]
     pattern: str
     sizes: Mapping[str, int] = {}
     widths: tuple[int, ...] = ()
-    same: bool = False
 
 
 # ---- what families say
@@ -33,11 +29,6 @@ class Entry(NamedTuple):
 
 def array(path, name, pattern="n c -> n c", **sizes):
     return [Entry((path,), (name,), pattern, sizes)]
-
-
-def shared(paths, name):
-    """One table (n, c) for several places of the tree."""
-    return [Entry(tuple(paths), (name,), "n c -> n c", same=True)]
 
 
 def norm(path, name, bias=True):
@@ -142,7 +133,7 @@ def leaves(entry: Entry, stored: Mapping[str, Stored]):
     given = [w for w, name in zip(widths, entry.tensors, strict=True) if name is not None]
     if [shape[-1] for shape in shapes] != given:
         raise ValueError(f"{names}: got {[p.shape for p in parts]}, wanted {given} of heads' channels")
-    n = 1 if entry.same else len(entry.parameters)
+    n = len(entry.parameters)
     if sum(widths) % n:
         raise ValueError(f"{names}: got {sum(widths)} channels, wanted a multiple of {n}")
     shape, dtype = (*shapes[0][:-1], sum(widths) // n), parts[0].dtype
@@ -179,7 +170,7 @@ def tensors(entry: Entry, tree: Mapping, dtype: str | None):
     parts = [tree[path] for path in entry.parameters]
     dtype = dtype or dtype_of(parts[0])
     shape = tuple(parts[0].shape)
-    total = shape[-1] * (1 if entry.same else len(parts))
+    total = shape[-1] * len(parts)
     widths = entry.widths or (total,)
     where = ", ".join(entry.parameters)
     if {tuple(p.shape) for p in parts} != {shape} or sum(widths) != total:
@@ -211,10 +202,6 @@ def _columns(entry, parts, dtype):
         if exact is None:
             raise ValueError(f"{path}: got {dtype_of(part)}, wanted what {dtype} holds exactly")
         bits.append(exact)
-    if entry.same:
-        if any(bits[0].tobytes() != other.tobytes() for other in bits[1:]):
-            raise ValueError(f"{', '.join(entry.parameters)}: got different arrays, wanted the same one")
-        return bits[0]
     return bits[0] if len(bits) == 1 else np.concatenate(bits, -1)
 
 

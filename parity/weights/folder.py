@@ -5,28 +5,39 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from . import entries, keywords, stored
-from .families import family
+from . import entries, keywords, pickled, stored
+from .families import clip, family, nanogpt
 
 OWN = "attn_parity"
 
 
-def read(path, *, drop=(), **config):
+def read(path, *, part=None, drop=(), **config):
     """(kind, keywords, tree) of the model in a folder with config.json and model.safetensors, sharded or not.
+
+    Or in a checkpoint of nanoGPT's, a file of torch.save.
 
     kind: "transformer", whose keywords are those of Transformer, or "encoder_decoder", EncoderDecoder's.
     tree: parameters as params.to_tree gives them, but each a Leaf that is read when NumPy asks for it: of the
       file no more is in memory than is in use. bfloat16 is read as the same numbers in float32.
+    part: "text" or "vision" of CLIP.
     drop: patterns, as in fnmatch, of tensors to leave out, such as the head of another task.
     config: entries that take the place of config.json's.
     Raises ValueError if the family is not known, if a tensor is left over or missing, or is not of the shape
     that config.json says; FileNotFoundError if there is no model in the folder.
     """
     path = Path(path)
-    if not (path / "config.json").exists():
+    if path.is_file():
+        c, found = nanogpt.checkpoint(pickled.load(path))
+    elif (path / "config.json").exists():
+        c, found = keywords.Config(json.loads((path / "config.json").read_text())), stored.of_folder(path)
+    else:
         raise FileNotFoundError(f"{path}: wanted config.json in it")
-    c = keywords.Config(json.loads((path / "config.json").read_text()) | config)
-    found = stored.of_folder(path)
+    c.update(config)
+    if c["model_type"] == "clip":
+        c, others = clip.part(c, part)
+        drop = (*others, *drop)
+    elif part is not None:
+        raise ValueError(f"part: got {part!r} of a {c['model_type']} model, wanted None")
     return own(c, found) if c["model_type"] == OWN else parse(family(c["model_type"]), c, found, drop)
 
 
@@ -86,7 +97,7 @@ def write(path, name, kind, k, tree, *, dtype=None, **config):
     path, flat = Path(path), dict(flattened(tree))
     if name == OWN:
         c = {"model_type": name, "kind": kind, "keywords": k, **config}
-        wanted = [entries.Entry((p,), (p.replace("/", "."),), "", same=True) for p in flat]
+        wanted = [entries.Entry((p,), (p.replace("/", "."),), "") for p in flat]
     else:
         c, wanted = described(family(name), name, k, config)
     paths = {p for entry in wanted for p in entry.parameters}
@@ -107,14 +118,16 @@ def listed(what, name, **names):
 
 def described(of, name, k, config):
     """(config.json, entries) for keywords, if they say the same of the model."""
-    parts = {side: keywords.full(k[side]) for side in k} if "encoder" in k else keywords.full(k)
+    sides = [side for side in ("encoder", "decoder") if side in k]
+    parts = {side: keywords.full(k[side]) for side in sides} or keywords.full(k)
     c = of.config(parts) | {"model_type": name} | config
-    bare = "encoder" not in k and k.get("head", "tied") == "none" and not k.get("projection")
+    bare = not sides and k.get("head", "tied") == "none" and not k.get("projection")
     wanted = of.entries(k, "" if bare else of.PREFIX)
     names = {n for entry in wanted for n in entry.tensors if n is not None}
     again = of.keywords(keywords.Config(json.loads(json.dumps(c))), names)
-    sides = [(k[side], again[side]) for side in k] if "encoder" in k else [(k, again)]
-    for mine, theirs in sides:
+    if k.get("share_embedding", False) != again.get("share_embedding", False):
+        raise ValueError(f"keywords of a {name} model: got share_embedding={k.get('share_embedding', False)}")
+    for mine, theirs in [(k[side], again[side]) for side in sides] or [(k, again)]:
         wrong = keywords.differing(mine, theirs)
         if wrong:
             said, means = keywords.full(mine), keywords.full(theirs)

@@ -12,7 +12,7 @@ from importlib import import_module
 
 NAMES = (
     *("bert", "clip_text_model", "clip_vision_model", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neox"),
-    *("llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "roberta", "t5", "vit", "whisper"),
+    *("llama", "mistral", "nanogpt", "olmo2", "phi3", "qwen2", "qwen3", "roberta", "t5", "vit", "whisper"),
 )
 
 

@@ -4,7 +4,7 @@ Version 1.1 has a gated MLP, and a head of its own whose input is not scaled.
 Source: Raffel et al. 2020; transformers' modeling_t5.py.
 """
 
-from ..entries import array, layers, linear, norm, qkv, shared, within
+from ..entries import array, layers, linear, norm, qkv, within
 from ..keywords import THEIRS, activation, given, taken
 
 PREFIX = ""
@@ -36,7 +36,8 @@ def keywords(c, names):
     decoder = both | {"n_layer": c.get("num_decoder_layers") or c["num_layers"], "cross": True}
     decoder |= {"head": "free" if "lm_head.weight" in names and not scaled else "tied"}
     decoder |= {"head_scale": c["d_model"] ** -0.5} if scaled else {}
-    return {"encoder": both | {"causal": False, "head": "none"}, "decoder": decoder}
+    encoder = both | {"causal": False, "head": "none"}
+    return {"encoder": encoder, "decoder": decoder, "share_embedding": True}
 
 
 def config(k):
@@ -93,4 +94,4 @@ def stack(k, side):
 def entries(k, prefix):
     free = linear("decoder/head", "lm_head", bias=False) if k["decoder"]["head"] == "free" else []
     sides = [entry for side in ("encoder", "decoder") for entry in stack(k[side], side)]
-    return shared(["encoder/wte", "decoder/wte"], "shared.weight") + sides + free
+    return array("encoder/wte", "shared.weight") + sides + free
