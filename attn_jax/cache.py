@@ -8,7 +8,7 @@ Axes: B batch, H kv heads, T new positions, N positions that there is room for, 
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from . import cached
 from .arithmetic import INDEX, describe, index, iota, known
@@ -197,8 +197,18 @@ def _places(cache, T, new_lengths, N=None):
 
 def _put(pool, i, j, x, real=None):
     """pool (I, H, J, D) with x[b, :, t] in place of pool[i[b, t], :, j[b, t]], where real[b, t]."""
-    j = j if real is None else jnp.where(real, j, pool.shape[2])  # what is out of the pool is dropped
-    return pool.at[i, :, j].set(x.swapaxes(1, 2), mode="drop")
+    if j.shape[1] > 1 or not x.size:
+        j = j if real is None else jnp.where(real, j, pool.shape[2])  # what is out of the pool is dropped
+        return pool.at[i, :, j].set(x.swapaxes(1, 2), mode="drop")
+
+    def put(b, pool):  # ten times as fast as a scatter, on a CPU
+        at = [n.astype(INDEX) for n in (i[b, 0], 0 * b, j[b, 0], 0 * b)]
+        new = lax.dynamic_slice_in_dim(x, b, 1)  # (1, H, 1, D)
+        if real is not None:
+            new = jnp.where(real[b], new, lax.dynamic_slice(pool, at, new.shape))
+        return lax.dynamic_update_slice(pool, new, at)
+
+    return lax.fori_loop(0, x.shape[0], put, pool)
 
 
 def _taken(x, at):

@@ -53,6 +53,7 @@ GRADES = {
 
 ONE_SIDED: dict[str, str] = {  # path with its package -> why the other has none
     "attn_torch/implementations/walk.py": "torch goes from tile to tile in Python",
+    "attn_torch/implementations/steps.py": "torch can read the lengths of a decoding step, XLA cannot",
     "attn_jax/implementations/loops.py": "a JAX program goes from tile to tile in loops of its own",
     "attn_torch/implementations/autograd.py": "torch takes hand-written derivatives as autograd Functions",
     "attn_jax/implementations/linear.py": "JAX takes a hand-written transpose as a primitive's rule",

@@ -24,6 +24,7 @@ from .. import dropout as dropping
 from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, switched, take
 from ..visibility import visible
+from . import steps
 from .autograd import Linear, folded, of_floats
 from .tiles import Plan, in_reach, joined, part_of_bias, readable, rows_of, seeing, split, tile_of
 from .walk import memory, over_heads, over_queries, put
@@ -47,6 +48,11 @@ def attention(
     Returns out (B, H, G, Tq, Dv) in q's dtype and lse (B, H, G, Tq) in the accumulator's. A query that sees
     nothing: out 0, lse -inf, or its sink.
     """
+    ranges = steps.ranges(q, k, sight, bias, dropout, precision) if tiles is None else None
+    if ranges is not None:
+        out, lse = steps.attention(q, k, v, ranges, scale=scale, softcap=softcap)
+        out, lse = (out, lse) if sinks is None else with_sinks(out, lse, sinks)
+        return out.to(q.dtype), lse
     B, H, G, Tq, _ = q.shape
     j0, Tk = in_reach(sight, Tq, k.shape[-2])
     k, v, bias = take(k, -2, j0, Tk), take(v, -2, j0, Tk), None if bias is None else take(bias, -1, j0, Tk)
