@@ -187,7 +187,7 @@ class Bench:
         return self.sample(self.programs[cell, name], max(1, math.ceil(SETTLED / warm_s)))
 
     def sample(self, program: Program, calls: int) -> float:
-        """Mean seconds of so many calls, each waited for, after one that wakes the threads and is not timed."""
+        """Mean seconds of so many calls, each waited for, after an untimed one that wakes the threads."""
         self.on.wait(program.call())
         gc.disable()
         started = time.perf_counter()

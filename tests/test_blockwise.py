@@ -22,8 +22,9 @@ def blockwise(framework):
 
 @pytest.fixture(params=["torch", "jax"])
 def small_tiles(request, monkeypatch):
-    """The name of a framework whose tiles are SMALL."""
+    """The name of a framework whose tiles are SMALL, and in loops."""
     monkeypatch.setattr(blockwise(request.param), "tile_sizes", lambda *sizes: SMALL)
+    monkeypatch.setattr(blockwise("jax"), "WRITTEN_OUT", 0)
     worker.JITTED.clear()
     yield request.param
     worker.JITTED.clear()
@@ -47,6 +48,18 @@ def test_every_case_passes_in_small_tiles(small_tiles, dtype):
     found = dict(verdicts(small_tiles, chosen, dtype))
     assert {name: why for name, why in found.items() if why[0] not in ("passed", "no_evidence")} == {}
     assert sum(status == "passed" for status, _ in found.values()) > 0.9 * len(found)
+
+
+def test_jax_may_write_its_tiles_out(monkeypatch):
+    monkeypatch.setattr(blockwise("jax"), "tile_sizes", lambda *sizes: SMALL)
+    worker.JITTED.clear()
+    chosen = [
+        case for case in cases.select("quick") if case.name.startswith(("causal", "window", "everything"))
+    ]
+    found = dict(verdicts("jax", chosen, "float32"))
+    worker.JITTED.clear()
+    assert len(found) > 2
+    assert {name: why for name, why in found.items() if why[0] != "passed"} == {}
 
 
 def tiles_computed(framework, monkeypatch, n_q, n_k, **options):

@@ -30,6 +30,7 @@ from .loops import added, over_heads, over_keys, over_queries, padded, pasted, w
 from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
 
 LOG2E = 1 / log(2)
+WRITTEN_OUT = 4  # tiles of queries at most that are not in a loop
 
 
 def cannot(wanted, q, k, v, sight, **options):
@@ -58,7 +59,7 @@ def attention(
     fixed = not any(isinstance(x, Array) for x in sight[2:7])  # all rules but the mask are numbers
     n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight))
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    unrolled = fixed and Tq <= 4 * tiles[2]
+    unrolled = fixed and Tq <= WRITTEN_OUT * tiles[2]
     more = (0, 0) if unrolled else (-Tq % tiles[2], -Tk % tiles[3])
     whole = padded(q, k, v, bias, sight, dropout, *more)
     plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:], unrolled))
@@ -76,18 +77,18 @@ def tile_sizes(B, H, G, Tq, Tk, fixed, width):
     fixed: whether what can be seen is known beforehand. width: how many keys a query sees besides its own.
     """
     # Measured on two Zen 4 cores. A call of 2**18 scores, or of few queries, is one tile. Else one head, for
-    # XLA spreads a large product over the cores, but not the heads of one. Up to 4096 queries, four tiles of
-    # them that are written out, against 2**19 scores' worth of keys. Beyond that, loops: their turns cost
-    # more, but a program for four times the queries would take as much longer to compile.
+    # XLA spreads a large product over the cores, but not the heads of one. Up to 4096 rows, four tiles of
+    # them, written out, against 2**19 scores' worth of keys. Beyond that, loops: their turns cost more, but a
+    # program of four times the tiles would take as much longer to compile.
     if B * H * G * Tq * Tk <= 2**18 or G * Tq <= 16:
         return max(B, 1), max(H, 1), max(Tq, 1), Tk
-    if fixed and Tq <= 4096:
-        n_q = max(256 // G, -(-Tq // 32) * 8)
+    if fixed and G * Tq <= 4096:
+        n_q = max(256 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
         return 1, 1, n_q, max(256, 2**19 // (G * n_q))
-    n_q = _share(Tq, max(32, 128 // G))
-    if n_q + width <= 1024:  # all keys in reach of 128 queries
+    n_q = _share(Tq, max(32, 256 // G))
+    if n_q + width <= 1024:  # all keys in reach of 256 queries
         return 1, 1, n_q, _share(n_q + width, 1024)
-    return 1, 1, _share(Tq, max(32, 512 // G)), _share(Tk, 512)
+    return 1, 1, _share(Tq, max(32, min(512, 1536 // G))), _share(Tk, 512)
 
 
 def _share(n, most):

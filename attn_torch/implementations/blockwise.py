@@ -61,7 +61,7 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Tensor) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    tiles = tiles or tile_sizes(B, H, G, Tq, Tk)
+    tiles = tiles or tile_sizes(B, H, G, Tq, min(Tk, _reach(sight)))
     plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
     out, top, total = _differentiable(q, k, v, bias)(plan, q, k, v, bias, *arrays)
     lse = log_sum(top, total)
@@ -71,14 +71,22 @@ def attention(
 
 
 def tile_sizes(B, H, G, Tq, Tk):
-    """(rows of the batch, kv heads, queries, keys) of a tile."""
+    """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
     # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
-    # the threads: 2**20 scores. 128 rows, since products of 64 are slower; but of a short prefix too much of
-    # 128 rows would be hidden. 512 keys: more heads at a time then, whose products are spread more evenly.
-    n_q = max(1, min(Tq, (64 if Tk <= 512 else 128) // max(G, 1)))
-    n_k = max(1, min(Tk, 512))
-    heads = max(1, 2**20 // max(1, G * n_q * n_k))
+    # the threads, but within their caches: 3 * 2**18 scores. Products of 64 rows are slower than those of 128
+    # or 256, but too much of these would be hidden in a short prefix. 512 keys, or more of few rows: the more
+    # heads at a time, whose products are spread evenly.
+    n_q = max(1, min(Tq, (64 if Tk <= 512 else 128 if Tk <= 1024 else 256) // max(G, 1)))
+    n_k = max(1, min(Tk, max(512, 2**16 // max(1, G * n_q))))
+    heads = max(1, 3 * 2**18 // max(1, G * n_q * n_k))
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
+
+
+def _reach(sight):
+    """How many keys 64 queries in a row may see by the window."""
+    left, right = sight.window or (None, None)
+    right = 0 if sight.causal and right is None else right
+    return inf if left is None or right is None else 64 + left + right
 
 
 def log_sum(top, total):
