@@ -48,14 +48,15 @@ def from_tree(module, tree):
             continue
         if tuple(leaf.shape) != p.shape:
             wrong.append(f"{path}: got shape {tuple(leaf.shape)}, wanted {p.shape}")
-        elif _exactly(value := _to_numpy(leaf), p.dtype) is None:
+        elif not _stored(leaf, p.dtype) and _exactly(value := _to_numpy(leaf), p.dtype) is None:
             wrong.append(f"{path}: got {value.dtype}, wanted what {p.dtype} holds exactly")
         new.append((p, leaf))
     wrong += [f"{path}: unexpected" for path in given]
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
     for p, leaf in new:  # one at a time: a tree may be read from a file as it is asked for
-        value = _exactly(_to_numpy(leaf), p.dtype)
+        stored = _stored(leaf, p.dtype)
+        value = _of_bits(leaf, p.dtype) if stored else _exactly(_to_numpy(leaf), p.dtype)
         p.set_value(jax.device_put(value, p.get_value().sharding))  # an abstract parameter has a sharding too
 
 
@@ -121,6 +122,15 @@ def _to_numpy(x):
     """A copy."""
     x = np.asarray(x)
     return np.array(x, np.float32 if x.dtype == jnp.bfloat16 else x.dtype, order="C")
+
+
+def _stored(leaf, dtype):
+    """Whether leaf is an array in a file, of parity.weights, of this dtype."""
+    return isinstance(leaf.dtype, str) and leaf.dtype == str(dtype)
+
+
+def _of_bits(leaf, dtype):
+    return np.array(leaf.bits(), order="C").view(dtype)
 
 
 def _exactly(x, dtype):

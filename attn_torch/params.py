@@ -47,16 +47,16 @@ def from_tree(module, tree):
             continue
         if tuple(leaf.shape) != tuple(p.shape):
             wrong.append(f"{path}: got shape {tuple(leaf.shape)}, wanted {tuple(p.shape)}")
-        elif _exactly(value := _to_numpy(leaf), p.dtype) is None:
-            dtype = str(p.dtype).removeprefix("torch.")
-            wrong.append(f"{path}: got {value.dtype}, wanted what {dtype} holds exactly")
+        elif not _stored(leaf, p.dtype) and _exactly(value := _to_numpy(leaf), p.dtype) is None:
+            wrong.append(f"{path}: got {value.dtype}, wanted what {_name(p.dtype)} holds exactly")
         new.append((p, leaf))
     wrong += [f"{path}: unexpected" for path in given]
     if wrong:
         raise ValueError("tree: " + "; ".join(wrong))
     with torch.no_grad():
         for p, leaf in new:  # one at a time: a tree may be read from a file as it is asked for
-            p.copy_(_exactly(_to_numpy(leaf), p.dtype))
+            stored = _stored(leaf, p.dtype)
+            p.copy_(_of_bits(leaf, p.dtype) if stored else _exactly(_to_numpy(leaf), p.dtype))
 
 
 def _tree(module):
@@ -124,6 +124,19 @@ def _to_numpy(x):
     if isinstance(x, torch.Tensor):
         x = x.to(torch.float32 if x.dtype == torch.bfloat16 else x.dtype).numpy(force=True)
     return np.array(x, order="C")
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
+
+
+def _stored(leaf, dtype):
+    """Whether leaf is an array in a file, of parity.weights, of this dtype."""
+    return isinstance(leaf.dtype, str) and leaf.dtype == _name(dtype)
+
+
+def _of_bits(leaf, dtype):
+    return torch.from_numpy(np.array(leaf.bits())).view(dtype)
 
 
 def _exactly(x, dtype):

@@ -10,7 +10,20 @@ import attn_jax
 import attn_torch
 from parity.weights import read, write
 from parity.weights.folder import flattened
-from tools.models import DROP, MODELS, NEAR, bound, difference, ours, saved, theirs, wide
+from tools.models import (
+    DECODERS,
+    DROP,
+    MODELS,
+    NEAR,
+    bound,
+    difference,
+    greedy,
+    greedy_ours,
+    ours,
+    saved,
+    theirs,
+    wide,
+)
 
 every_family = pytest.mark.parametrize("name", MODELS)
 QUICK = ("gpt2", "llama", "bert")  # the others' programs take JAX a second or two each
@@ -51,6 +64,19 @@ def test_jax_gives_the_numbers_of_transformers(model, name):
 @every_family
 def test_jax_gives_the_numbers_of_every_family(model, name):
     agrees(model, "jax", name)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_torch_takes_the_tokens_that_transformers_takes(model, name):
+    folder, narrow, *_ = model(name)
+    np.testing.assert_array_equal(greedy_ours("torch", folder, name, 64), greedy(narrow, name, 64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECODERS)
+def test_jax_takes_the_tokens_that_transformers_takes(model, name):
+    folder, narrow, *_ = model(name)
+    np.testing.assert_array_equal(greedy_ours("jax", folder, name, 64), greedy(narrow, name, 64))
 
 
 @every_family

@@ -36,7 +36,7 @@ TURNS = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
-LENGTHS = {"max_source_positions": 6, "max_target_positions": 13, "decoder_start_token_id": 1}
+LENGTHS = {"max_source_positions": 6, "max_target_positions": 79, "decoder_start_token_id": 1}
 SOUND = {"d_model": 24, "num_mel_bins": 5, "encoder_layers": 3, "decoder_layers": 2}
 SOUND |= {"encoder_attention_heads": 4, "decoder_attention_heads": 6, "encoder_ffn_dim": 20}
 SOUND |= {"decoder_ffn_dim": 28, "vocab_size": 37, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -47,7 +47,7 @@ BOTH |= {"num_heads": 4, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_to
 MODELS: dict[str, tuple[str, dict]] = {
     "gpt2": (
         "GPT2LMHeadModel",
-        {"vocab_size": 37, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_inner": 20, "n_positions": 19},
+        {"vocab_size": 37, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_inner": 20, "n_positions": 79},
     ),
     "gpt_neox": (
         "GPTNeoXForCausalLM",
@@ -85,6 +85,8 @@ MODELS: dict[str, tuple[str, dict]] = {
     "whisper": ("WhisperForConditionalGeneration", SOUND | LENGTHS),
 }
 ENCODERS = ("bert", "roberta")
+DECODERS = [name for name, (of, _) in MODELS.items() if of.endswith(("LM", "LMHeadModel", "Generation"))]
+DECODERS.remove("roberta")
 PICTURES = ("vit", "clip_vision_model")
 THEIRS = {
     "tokens": "input_ids",
@@ -247,19 +249,65 @@ def of_tokens(call):
 
 def bound(model, name, want, draws=4):
     """The largest difference when every parameter is off by up to n roundings of float32, of some draws."""
+    return moved(model, lambda: difference(name, theirs(model, name), want), draws)
+
+
+def moved(model, measure, draws=4):
+    """The largest measure() when every parameter of transformers' model is off by n roundings of float32.
+
+    n: the longest sum in one of its maps, of maps of (out, ...) or, as GPT-2's, of (in, out).
+    """
     import torch
 
+    kinds = {"Linear": (1,), "Conv1d": (1, 2), "Conv2d": (1, 2, 3), "Conv1D": (0,)}
+    maps = [(m.weight.shape, kinds[type(m).__name__]) for m in model.modules() if type(m).__name__ in kinds]
+    reach = max(int(np.prod([shape[axis] for axis in axes])) for shape, axes in maps) * 2.0**-24
     state = {n: x.clone() for n, x in model.state_dict().items()}
-    reach = max(max(p.shape) for p in model.parameters() if p.ndim > 1) * 2.0**-24
     generator, worst = torch.Generator().manual_seed(SEED), 0.0
     for _ in range(draws):
         for n, x in model.state_dict().items():
             sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
             x.copy_(state[n] * (1 + reach * sign) if x.is_floating_point() else x)
         with wide():
-            worst = max(worst, difference(name, theirs(model, name), want))
+            worst = max(worst, measure())
     model.load_state_dict(state)
     return worst
+
+
+def greedy(model, name, n):
+    """The n tokens that transformers' model takes to be likeliest, one after the other."""
+    import torch
+
+    generation = importlib.import_module("transformers.generation").GenerationMixin
+    said = asked(name, next(model.parameters()).dtype)
+    said.pop("position_ids", None)  # it counts them itself
+    if "decoder_input_ids" in said:  # prompts of one length
+        del said["decoder_attention_mask"]
+        said["decoder_input_ids"] = torch.from_numpy(begun(given(name)["tokens"]))
+    model.generation_config.eos_token_id = model.generation_config.forced_eos_token_id = None
+    with torch.no_grad():
+        out = generation.generate(model, **said, max_new_tokens=n, min_new_tokens=n, do_sample=False)
+    return out[:, -n:].numpy()
+
+
+def begun(tokens):
+    """A prompt of two for a decoder with an encoder: the token that every text begins with, and another."""
+    return np.concatenate((np.ones_like(tokens[:, :1]), tokens[:, :1]), 1)
+
+
+def greedy_ours(framework, folder, name, n):
+    """The same of attn_torch or attn_jax."""
+    package = importlib.import_module(f"attn_{framework}")
+    library = importlib.import_module({"torch": "torch", "jax": "jax.numpy"}[framework])
+    model = package.load(folder, drop=DROP.get(name, ()))
+    call = given(name)
+    if "decoder_mask" in call:
+        call["inputs_mask"] = call.pop("mask", None)
+        call["tokens"] = begun(call["tokens"])
+        del call["decoder_mask"]
+    call.pop("position_ids", None)
+    call = {k: library.asarray(x) for k, x in call.items() if x is not None}
+    return np.asarray(package.generate(model, n_new=n, **call))
 
 
 def measured(name, frameworks=("torch", "jax"), dtypes=("float64", "float32")):

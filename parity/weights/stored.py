@@ -45,7 +45,11 @@ class Stored:
 
 def widened(bits: np.ndarray, dtype: str) -> np.ndarray:
     """Bits as numbers: bfloat16 as the same numbers in float32, what else there is as it is."""
-    return (bits.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else bits
+    if dtype != "bfloat16":
+        return bits
+    wide = bits.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 def narrowed(x: np.ndarray, dtype: str) -> np.ndarray | None:
