@@ -95,6 +95,35 @@ def test_a_file_read_and_written_is_the_same_file_and_the_same_model(model, name
         np.testing.assert_array_equal(theirs(again, name)[key], x)
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+VARIANTS = {
+    "llama with biases and YaRN": (
+        "llama",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "rope_parameters": YARN},
+    ),
+    "gpt_neox in series": ("gpt_neox", {"use_parallel_residual": False, "attention_bias": False}),
+    "qwen3 with biases": ("qwen3", {"attention_bias": True, "num_key_value_heads": 1}),
+    "gemma3 of local layers": ("gemma3_text", {"layer_types": ["sliding_attention"] * 3}),
+    "mistral without a window": ("mistral", {"sliding_window": None}),
+    "vit without biases of q, k and v": ("vit", {"qkv_bias": False}),
+    "t5 1.1": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+}
+
+
+@pytest.mark.parametrize("name, config", VARIANTS.values(), ids=VARIANTS)
+def test_variants_of_a_family(name, config, tmp_path):
+    folder, again = tmp_path / "given", tmp_path / "written"
+    _, exact = saved(name, folder, **config)
+    with wide():
+        want = theirs(exact, name)
+    assert difference(name, ours("torch", folder, name, "float64"), want) < NEAR
+    kind, keywords, tree = read(folder)
+    write(again, name, kind, keywords, tree)
+    assert read(again)[:2] == (kind, keywords)
+    written, was = (path / "model.safetensors" for path in (again, folder))
+    assert written.read_bytes() == was.read_bytes()
+
+
 @both_frameworks
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
 def test_a_model_saved_is_the_model_loaded(model, framework, name, tmp_path):

@@ -27,13 +27,12 @@ DECODER = {
 
 
 def keywords(c, names):
-    only(c, tie_word_embeddings=True)
+    only(c, tie_word_embeddings=True, scale_embedding=False)  # transformers takes no notice of a scale
     both = {"embedding_positions": "learned", "activation": activation(c["activation_function"])}
     both |= taken(c, BOTH)
-    scale = c["d_model"] ** 0.5 if c.get("scale_embedding") else 1.0
     return {
         "encoder": both | taken(c, ENCODER) | {"n_vocab": None, "causal": False, "head": "none"},
-        "decoder": both | taken(c, DECODER) | {"cross": True, "embed_scale": scale},
+        "decoder": both | taken(c, DECODER) | {"cross": True},
     }
 
 
@@ -44,7 +43,7 @@ def config(k):
         | given(decoder, DECODER)
         | {
             "activation_function": THEIRS[decoder["activation"]],
-            "scale_embedding": decoder["embed_scale"] != 1,
+            "scale_embedding": False,
             "tie_word_embeddings": True,
             "is_encoder_decoder": True,
         }
