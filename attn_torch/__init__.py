@@ -28,6 +28,7 @@ from .norms import layer_norm, rms_norm
 from .params import from_tree, parameters, to_tree
 from .positions import alibi, relative_bias, rotary, sinusoidal
 from .pretrained import load, save
+from .sampling import next_token
 from .transformer import Transformer, init_transformer, transformer
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "load",
     "mlp",
     "multi_head_attention",
+    "next_token",
     "paged_cache",
     "parameters",
     "relative_bias",

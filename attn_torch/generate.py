@@ -51,7 +51,8 @@ def generate(
     tokens = tokens.to(INDEX)
     tokens, lengths = to_the_left(*(None if x is None else x.reshape(-1, T) for x in (tokens, mask)))
     calls.some_real(describe(lengths))
-    draw = {"temperature": temperature or None, "top_p": top_p, "seed": seed}
+    temperature, top_p = float(temperature) or None, None if top_p is None else float(top_p)
+    draw = {"temperature": temperature, "top_p": top_p, "seed": seed}
     mode = {"n_new": n_new, "stop": calls.stops(stop), "kind": cache, "top_k": top_k}
     out = run(model, tokens, lengths, inputs, inputs_mask, draw, **mode)
     return out.reshape(*lead, n_new)

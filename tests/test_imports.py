@@ -73,6 +73,7 @@ MAY_IMPORT = {
         "params",
         "positions",
         "pretrained",
+        "sampling",
         "transformer",
     ),
     "attention": ("framework", "arithmetic", "checks", "dropout", "implementations", "visibility"),
