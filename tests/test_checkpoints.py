@@ -6,6 +6,7 @@ import torch
 from frameworks import both_frameworks, package, to_native, to_numpy
 
 from parity.weights import read
+from parity.weights.folder import flattened
 from parity.weights.pickled import load
 from tools.models import END, IMAGES, NEAR, TABLE, given, made, run
 
@@ -13,7 +14,7 @@ SAID = {
     "n_layer": 3,
     "n_head": 4,
     "n_embd": 24,
-    "block_size": 19,
+    "block_size": 79,
     "bias": True,
     "vocab_size": 37,
     "dropout": 0.1,
@@ -131,6 +132,23 @@ def test_both_parts_of_clip_in_one_folder(tmp_path):
             want = both.get_image_features(call["tokens"].permute(0, 3, 1, 2))
         want = getattr(want, "pooler_output", want)
         assert (vector - want).abs().max() < NEAR * want.abs().max()
+
+
+def test_names_of_the_first_years(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    made("bert").save_pretrained(tmp_path / "now")
+    tensors = load_file(tmp_path / "now" / "model.safetensors")
+    renamed = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, old in renamed.items():
+        tensors = {name.replace(new, old): x for name, x in tensors.items()}
+    (tmp_path / "then").mkdir()
+    save_file(tensors, tmp_path / "then" / "model.safetensors")
+    (tmp_path / "then" / "config.json").write_text((tmp_path / "now" / "config.json").read_text())
+    now, then = (dict(flattened(read(tmp_path / x, drop=["cls.seq*"])[2])) for x in ("now", "then"))
+    assert now.keys() == then.keys()
+    for path, leaf in now.items():
+        np.testing.assert_array_equal(leaf, then[path])
 
 
 def test_a_part_is_of_clip_alone(tmp_path, gpt):

@@ -64,6 +64,8 @@ def dtype_of(tree) -> str:
 
 def parse(of, c, found: Mapping[str, stored.Stored], drop=()):
     """(kind, keywords, tree) of a family's config.json and tensors by name."""
+    for old, new in getattr(of, "FORMERLY", {}).items():
+        found = {name.removesuffix(old) + new if name.endswith(old) else name: x for name, x in found.items()}
     prefix = of.PREFIX if any(name.startswith(of.PREFIX) for name in found) else ""
     k = of.keywords(c, found.keys())
     wanted = of.entries(k, prefix)
@@ -118,8 +120,8 @@ def listed(what, name, **names):
 
 def described(of, name, k, config):
     """(config.json, entries) for keywords, if they say the same of the model."""
-    sides = [side for side in ("encoder", "decoder") if side in k]
-    parts = {side: keywords.full(k[side]) for side in sides} or keywords.full(k)
+    sides = {side: default | k[side] for side, default in keywords.SIDES.items() if side in k}
+    parts = {side: keywords.full(said) for side, said in sides.items()} or keywords.full(k)
     c = of.config(parts) | {"model_type": name} | config
     bare = not sides and k.get("head", "tied") == "none" and not k.get("projection")
     wanted = of.entries(k, "" if bare else of.PREFIX)
@@ -127,7 +129,7 @@ def described(of, name, k, config):
     again = of.keywords(keywords.Config(json.loads(json.dumps(c))), names)
     if k.get("share_embedding", False) != again.get("share_embedding", False):
         raise ValueError(f"keywords of a {name} model: got share_embedding={k.get('share_embedding', False)}")
-    for mine, theirs in [(k[side], again[side]) for side in sides] or [(k, again)]:
+    for mine, theirs in [(said, again[side]) for side, said in sides.items()] or [(k, again)]:
         wrong = keywords.differing(mine, theirs)
         if wrong:
             said, means = keywords.full(mine), keywords.full(theirs)

@@ -62,6 +62,10 @@ FRAME = {
     "patch": None,
     "stem": None,
 }
+SIDES = {
+    "encoder": {"causal": False, "head": "none"},
+    "decoder": {"cross": True},
+}  # EncoderDecoder's defaults
 SIZES = ("n_vocab", "n_embd", "n_head", "n_layer")
 UNWRITTEN = ("attn_dropout", "mlp_dropout", "resid_dropout", "embed_dropout", "precision", "implementation")
 BIASES = ("norm", "qkv", "out", "fc", "proj")

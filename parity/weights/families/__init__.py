@@ -5,7 +5,8 @@ A family's file has
   entries(k, prefix): the tensors as parameters, for keywords k;
   config(k): what config.json says of keywords k that are all there (keywords.full);
   PREFIX: what the names begin with in a model that has a head or is several; without one they do not;
-  and possibly BUFFERS, patterns of tensors that are no parameters; COPIES, name -> the tensor it repeats.
+  and possibly BUFFERS, patterns of tensors that are no parameters; COPIES, name -> the tensor it repeats;
+  FORMERLY, the end of older names -> that of today's.
 """
 
 from importlib import import_module

@@ -8,6 +8,7 @@ from ..keywords import THEIRS, activation, given, only, taken
 
 PREFIX = "bert."
 BUFFERS = ("*embeddings.position_ids",)
+FORMERLY = {".gamma": ".weight", ".beta": ".bias"}  # of norms, in files of the first years
 COPIES = {
     "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
