@@ -125,7 +125,7 @@ def test_variants_of_a_family(name, config, tmp_path):
 
 
 @both_frameworks
-@pytest.mark.parametrize("name", ["bert", "qwen3"])
+@pytest.mark.parametrize("name", ["bert", "qwen3", "t5"])
 def test_a_model_saved_is_the_model_loaded(model, framework, name, tmp_path):
     """As one of its family, and as this project's own, which takes every model."""
     package = {"torch": attn_torch, "jax": attn_jax}[framework]

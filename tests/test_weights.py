@@ -1,15 +1,18 @@
 """parity.weights: the format, the patterns, what is refused. Families are in test_models."""
 
+import inspect
 import json
 
 import ml_dtypes
 import numpy as np
 import pytest
+from blocks import part
 from safetensors.numpy import load_file, save_file
 
 from parity.weights import dtype_of, read, write
 from parity.weights.entries import Leaf, gated, leaves, linear, tensors
 from parity.weights.folder import flattened
+from parity.weights.keywords import BLOCK, FRAME, UNWRITTEN
 from parity.weights.pattern import arranged, arranged_shape, inverse
 from parity.weights.stored import Stored, of_file
 
@@ -264,3 +267,18 @@ def test_a_bias_that_a_family_has_not_is_zero_and_must_stay_so():
     assert {name: x.tolist() for name, x in back.items()} == {name: x.tolist() for name, x in given.items()}
     with pytest.raises(ValueError, match="b_qkv: got numbers from column 4 on, wanted zeros"):
         dict(tensors(entry, {"b_qkv": np.float32(range(8))}, None))
+
+
+def test_the_families_know_every_keyword_and_its_default():
+    """Otherwise two models could be taken for one, or a keyword be refused that there is."""
+    dialects, frame = (part("torch", name) for name in ("dialects", "model_dialects"))
+    takers = (dialects.attention_options, dialects.attention, dialects.block, frame.transformer)
+    given = {
+        name: p.default
+        for taker in takers
+        for name, p in inspect.signature(taker).parameters.items()
+        if p.kind is p.KEYWORD_ONLY
+    }
+    known = BLOCK | FRAME
+    assert {name: x for name, x in given.items() if name in known} == known
+    assert given.keys() - known.keys() == {*UNWRITTEN, "layers"}
