@@ -141,6 +141,7 @@ def _append_dense(cache, k, v, new_lengths):
     k, v = (pool.narrow(2, 0, furthest) for pool in pools)
     call = {"q_offset": cache.lengths if start is None else start}
     exact = start is not None and new_lengths is None
+    call |= {"causal": False} if exact and T == 1 else {}  # the last position sees all there is
     return (
         DenseCache(pools[0], pools[1], after),
         k,

@@ -26,5 +26,8 @@ def choose(implementation, wanted, call):
 
 
 def preferred(call):
-    """The names in the order in which auto takes them."""
-    return ("blockwise", "reference")
+    """The names in the order in which auto takes them: a single row of scores is no work for tiles."""
+    sight = call["sight"]
+    hidden = sight.causal or any(rule is not None for rule in (sight.window, *sight[3:]))
+    alone = call["q"].shape[-2] == 1 and not hidden
+    return ("reference", "blockwise") if alone else ("blockwise", "reference")
