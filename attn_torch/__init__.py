@@ -1,6 +1,7 @@
 """Attention and the transformer block in PyTorch, to one contract with its sibling package."""
 
 from .attention import explain, scaled_dot_product_attention
+from .backend import register
 from .block import Block, block, block_context_cache, init_block
 from .cache import (
     ContextCache,
@@ -71,6 +72,7 @@ __all__ = [
     "next_token",
     "paged_cache",
     "parameters",
+    "register",
     "relative_bias",
     "relu",
     "rms_norm",

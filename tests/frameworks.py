@@ -9,6 +9,7 @@ def test_an_example(framework):
 """
 
 import importlib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -103,3 +104,12 @@ def _jax_gradients(q, k, v, dout, *, dtype=None, **options):
     given, dout, options = _inputs("jax", q, k, v, dout, dtype, options)
     _, pull = jax.vjp(lambda g: package("jax").scaled_dot_product_attention(**g, **options), given)
     return {f"d{name}": to_numpy(g) for name, g in pull(dout)[0].items()}
+
+
+@contextmanager
+def lenient():
+    """JAX as others use it: these tests' own strictness off."""
+    import jax
+
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield

@@ -15,7 +15,8 @@ FRAMEWORK = {"attn_torch": ("torch",), "attn_jax": ("jax", "flax")}
 
 # Module of attn_torch and attn_jax -> what it may import besides the standard library, and all below that.
 # "framework" is torch, or jax and flax; "weights" is parity.weights, which load and save import when they are
-# called, since files are the same for both; any other name is a module of the same package.
+# called, since files are the same for both; numpy and transformers are these; any other name is a module of
+# the same package.
 MAY_IMPORT = {
     "checks": (),
     "schedule": (),
@@ -62,6 +63,7 @@ MAY_IMPORT = {
     "implementations.tiles": ("framework", "arithmetic", "dropout", "schedule", "visibility"),
     "": (
         "attention",
+        "backend",
         "block",
         "cache",
         "encoder_decoder",
@@ -76,6 +78,8 @@ MAY_IMPORT = {
         "sampling",
         "transformer",
     ),
+    "backend": ("framework", "transformers", "arithmetic", "attention"),
+    "flax": ("framework", "attention"),
     "attention": ("framework", "arithmetic", "checks", "dropout", "implementations", "visibility"),
     "positions": ("framework", "arithmetic", "dialects"),
     "cached": ("checks",),
@@ -227,7 +231,8 @@ def test_the_packages_keep_to_the_table(package):
     found = {name.removeprefix(package).removeprefix("."): name for name in modules(package)}
     assert found.keys() <= MAY_IMPORT.keys(), "a module without a row"
     for module, name in found.items():
-        libraries = {"framework": FRAMEWORK[package], "numpy": ("numpy",), "weights": ("parity.weights",)}
+        libraries = {"framework": FRAMEWORK[package], "weights": ("parity.weights",)}
+        libraries |= {name: (name,) for name in ("numpy", "transformers")}
         allowed = [y for x in MAY_IMPORT[module] for y in libraries.get(x, (f"{package}.{x}",))]
         broken = sorted(x for x in imports(name) if not below(x, allowed))
         assert not broken, f"{name} imports {broken}"

@@ -2,13 +2,12 @@
 
 import os
 import re
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 from blocks import drawn, holding, jitted, leaves, mapped, native_tree, part, part_by, tree_part_by
-from frameworks import both_frameworks, to_native, to_numpy
+from frameworks import both_frameworks, lenient, to_native, to_numpy
 
 from parity import interop
 
@@ -38,15 +37,6 @@ def called(framework, module, x, context):
 
     graph, state = nnx.split(module)
     return to_numpy(jitted("jax", lambda state, *t: nnx.merge(graph, state)(*t))(state, x, context))
-
-
-@contextmanager
-def lenient():
-    """JAX as others use it: these tests' own strictness off."""
-    import jax
-
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
-        yield
 
 
 def torch_layer(name, cross=False, **options):

@@ -57,6 +57,8 @@ ONE_SIDED: dict[str, str] = {  # path with its package -> why the other has none
     "attn_jax/implementations/loops.py": "a JAX program goes from tile to tile in loops of its own",
     "attn_torch/implementations/autograd.py": "torch takes hand-written derivatives as autograd Functions",
     "attn_jax/implementations/linear.py": "JAX takes a hand-written transpose as a primitive's rule",
+    "attn_torch/backend.py": "transformers has no models in JAX",
+    "attn_jax/flax.py": "torch's layers take no attention from outside",
 }
 
 VOCABULARY = {  # of attn_torch -> of attn_jax, whole words; at most ten
@@ -77,6 +79,10 @@ EDGE = "no program of jax can raise for a number that it computes"
 
 # File -> (text of attn_torch after the vocabulary, text of attn_jax, why they part).
 EXEMPT = {
+    "__init__.py": (
+        ("from .backend import register", "", "transformers has no models in JAX"),
+        ('    "register",', "", "transformers has no models in JAX"),
+    ),
     "arithmetic.py": (
         (
             "switched(x, precision)\n"
