@@ -32,6 +32,7 @@ def register():
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
+    torch.compiler.assume_constant_result(exchangeable)  # which dynamo cannot trace
     AttentionInterface.register("attn_torch", attention_forward)
     AttentionMaskInterface.register("attn_torch", attention_mask)
 
@@ -107,7 +108,6 @@ def attention_mask(*, q_length, kv_length, config=None, allow_is_causal_skip=Tru
     return sdpa_mask(q_length=q_length, kv_length=kv_length, allow_is_causal_skip=skip, **call)
 
 
-@torch.compiler.assume_constant_result  # dynamo cannot trace it
 def exchangeable(config_class):
     """Whether models of this configuration class ask for their attention by name, as far as is known."""
     from transformers import PreTrainedModel
