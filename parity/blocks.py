@@ -1,7 +1,7 @@
 """Whole blocks in the matrix: the same parameters and inputs through both packages, all gradients judged.
 
-A block's limits come from parity.montecarlo. Its values are representable in bfloat16, so that every dtype is
-judged on the same numbers and by the same runs.
+A block's limits come from parity.montecarlo. Its values are representable in bfloat16 and in float16, so that
+every dtype is judged on the same numbers and by the same runs.
 """
 
 import importlib
@@ -49,7 +49,8 @@ BLOCKS = {
 @lru_cache(maxsize=2)
 def given(n_embd: int, n_head: int, B: int, T: int, seed: int):
     """(parameter tree, x, dout), the same for every style and dtype."""
-    return inputs.make_block(n_embd, n_head, B, T, "bfloat16", seed)
+    made = inputs.make_block(n_embd, n_head, B, T, "bfloat16", seed)
+    return mapped(lambda a: inputs.represent(a, "float16"), made)  # small ones lose bits, none gets any
 
 
 @lru_cache(maxsize=4)

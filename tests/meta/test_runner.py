@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from parity import runner
-from parity.blocks import BLOCKS
+from parity.blocks import BLOCKS, given, mapped
 from parity.cases import CATALOGUE
+from parity.inputs import represent
 from parity.subjects import built_in
 from parity.worker import Answer, Task
 
@@ -155,3 +156,10 @@ def test_a_seed_changes_the_inputs_and_nothing_else():
     one, other, again = (run("torch.sdpa", cases=CASES[:1], seed=seed) for seed in (0, 1, 0))
     shares = [next(iter(cells.values()))["tensors"][0]["max_share"] for cells in (one, other, again)]
     assert shares[0] == shares[2] != shares[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("case", BLOCKS.values(), ids=lambda case: case.name)
+def test_a_blocks_values_are_exact_in_every_dtype(case, dtype):
+    made = given(case.n_embd, case.n_head, case.B, case.T, seed=0)
+    mapped(lambda x: np.testing.assert_array_equal(represent(x, dtype), x), made)
