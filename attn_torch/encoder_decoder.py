@@ -85,8 +85,18 @@ class EncoderDecoder(nn.Module):
         self.held, self.share_embedding = dialects.held(given), share_embedding
         encoder, decoder = model_dialects.completed(encoder, decoder)
         self.encoder, self.decoder = Transformer(**encoder), Transformer(**decoder)
-        if share_embedding:
+        self._share()
+        self.register_load_state_dict_post_hook(EncoderDecoder._share)
+
+    def _share(self, *_):
+        """One embedding for both: to_empty, and loading with assign=True, give each its own."""
+        if self.share_embedding:
             self.decoder.wte = self.encoder.wte
+
+    def _apply(self, *args, **options):
+        super()._apply(*args, **options)
+        self._share()
+        return self
 
     @property
     def keywords(self):

@@ -32,8 +32,6 @@ def load(path, *, dtype=None, part=None, drop=(), **config):
         model = KINDS[kind](**keywords)
     dtype = dtype_of(tree) if dtype is None else dtype
     model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).to_empty(device="cpu")
-    if keywords.get("share_embedding"):
-        model.decoder.wte = model.encoder.wte  # to_empty makes two of one
     from_tree(model, tree)
     return model
 

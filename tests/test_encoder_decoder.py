@@ -1,5 +1,6 @@
 """An encoder and a decoder together: four routes to one value, gradients, padding, wrong calls."""
 
+import copy
 import re
 
 import numpy as np
@@ -80,6 +81,30 @@ def test_a_tree_travels_and_a_shared_embedding_is_in_one_place(framework, name):
     assert ("decoder/wte" in written) == (name == "whisper")
     if name == "t5":
         assert model.decoder.wte is model.encoder.wte
+
+
+def test_torch_keeps_a_shared_embedding_one_whatever_makes_its_parameters_anew():
+    import torch
+    from torch import nn
+
+    tree, both = random_pair("t5"), part("torch", "encoder_decoder")
+    want = run(("torch", "module"), "t5", tree)
+    held = holding("torch", tree, lambda: both.EncoderDecoder(**PAIRS["t5"]))
+
+    def abstract():
+        with torch.device("meta"):
+            return both.EncoderDecoder(**PAIRS["t5"]).to(torch.float64)
+
+    emptied = abstract().to_empty(device="cpu")
+    part("torch", "params").from_tree(emptied, tree)
+    assigned, above = abstract(), nn.ModuleList([abstract()])
+    assigned.load_state_dict(held.state_dict(), assign=True)
+    above.load_state_dict(nn.ModuleList([held]).state_dict(), assign=True)
+    for model in (emptied, assigned, above[0], copy.deepcopy(held)):
+        assert model.decoder.wte is model.encoder.wte
+        np.testing.assert_array_equal(
+            to_numpy(model(*(torch.from_numpy(x) for x in (INPUTS["t5"], TOKENS)))), want
+        )
 
 
 @pytest.mark.slow
