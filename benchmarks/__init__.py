@@ -1,4 +1,4 @@
-"""How fast, how large, how near the machine's limits: every attention and block here, in one interleaved run.
+"""How fast, how large, how near the machine's limits: attention, blocks and models, in one interleaved run.
 
 `python -m benchmarks run` takes minutes, `run --full` sweeps every length, `compare A B` sets two runs side
 by side. Read cells.py first (what is measured), then timing.py (in which order), then worker.py (by whom).

@@ -8,18 +8,23 @@ the smaller problem holds for the whole.
 
 A block: at a short length, output and all gradients within Monte-Carlo limits. Its attention is checked at
 every length by the cells of attention.
+
+A model: fewer of the same layers, and the logits of a step after a short context, within Monte-Carlo limits;
+of the second step in the same place, so that one that leaves the context longer shows.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from benchmarks.cells import Cell
+from benchmarks.models import POSITIONS
 from parity import bounds, inputs, montecarlo, oracle, oracle_block, verdict
 from parity.cases import Case
 
 ROWS = 32  # queries
-SHORT = 8  # positions of a block that is checked
+SHORT = 8  # positions of a block that is checked, or of a model's context
+SHALLOW = 2  # layers of a model that is checked
 
 
 def attention(cell: Cell, claim: str, out: np.ndarray, dq=None, dk=None, dv=None) -> dict:
@@ -88,7 +93,54 @@ def block_limits(cell: Cell, claim: str) -> tuple[dict, dict]:
     return montecarlo.limits(oracle_block.block, {"params": tree, "x": x}, dout, [claim], n_head=cell.H)
 
 
+def model(cell: Cell, claim: str, logits: np.ndarray) -> dict:
+    """The finding on a model's logits (B, V), float64, for a short and shallow cell."""
+    exact, allowed = model_limits(cell, claim)
+    results = {"out": logits[:, None]}
+    return finding(claim, verdict.judge_all(results, exact, allowed[claim], warn_above=montecarlo.WARN_ABOVE))
+
+
+def made_model(cell: Cell) -> tuple[dict, np.ndarray]:
+    """(parameter tree, as params.from_tree takes it, tokens (B, T + 1)); float64 rounded to dtype, int32."""
+    tokens = inputs.stream("tokens", cell.B, cell.T).integers(0, cell.V, (cell.B, cell.T + 1), np.int32)
+    return made_parameters(cell.C, cell.H, cell.L, cell.V, cell.dtype), tokens
+
+
+@lru_cache(maxsize=2)  # the model that is timed, and the one that is checked
+def made_parameters(C: int, H: int, L: int, V: int, dtype: str) -> dict:
+    """Blocks of make_block; embeddings of its weights' size, a last norm of its norms'."""
+
+    def draw(name, *shape, mean=0.0, sd=1.0):
+        return inputs.represent(mean + sd * inputs.stream("model", C, name).standard_normal(shape), dtype)
+
+    return {
+        "wte": draw("wte", V, C, sd=C**-0.5),
+        "wpe": draw("wpe", POSITIONS, C, sd=C**-0.5),
+        "ln_f": (draw("ln_f gain", C, mean=1.0, sd=0.2), draw("ln_f bias", C, sd=0.2)),
+        "blocks": tuple(inputs.make_block(C, H, 1, 1, dtype, seed=layer)[0] for layer in range(L)),
+    }
+
+
+@lru_cache(maxsize=1)
+def model_limits(cell: Cell, claim: str) -> tuple[dict, dict]:
+    tree, tokens = made_model(cell)
+    return montecarlo.limits(gpt2, {"params": tree}, None, [claim], tokens=tokens, n_head=cell.H)
+
+
+def gpt2(a, params, tokens, n_head):
+    """An op as parity.oracle_block's, without a gradient: logits (B, 1, V) after tokens (B, T)."""
+    x = a.output(params["wte"][tokens] + params["wpe"][: tokens.shape[1]])
+    blocks = [
+        partial(oracle_block.block, a, p, n_head=n_head, activation=oracle_block.gelu_tanh)
+        for p in params["blocks"]
+    ]
+    x, _ = oracle_block.chain(x, blocks)
+    x, _ = oracle_block.layer_norm(a, x[:, -1:], *params["ln_f"])
+    return oracle_block.linear(a, x, params["wte"].T)
+
+
 def forget():
     """Let go of the arrays that are kept for the next contender of a cell."""
     made.cache_clear()
     expected.cache_clear()
+    made_parameters.cache_clear()

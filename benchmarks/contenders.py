@@ -1,18 +1,21 @@
-"""Who is measured: the subjects of parity, and whole blocks. Nothing is imported before it runs."""
+"""Who is measured: the subjects of parity, whole blocks, and models. Nothing is imported before it runs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 
-from benchmarks import blocks
-from benchmarks.cells import Cell
-from parity import subjects
+from benchmarks import blocks, models
+from benchmarks.cells import KINDS, Cell
+from parity import devices, subjects
 from parity.subjects import Subject
 
-# Framework -> the library's own, against which every time is set: for attention, and for the block.
-BASELINES = {"torch": "torch.sdpa", "jax": "jax.nn"}
-BLOCK_BASELINES = {"torch": "torch.nn layer", "jax": "flax parts"}
+# Kind of cell -> framework -> the library's own, against which every time is set. For models both have one.
+BASELINES = {
+    "attention": {"torch": "torch.sdpa", "jax": "jax.nn"},
+    "block": {"torch": "torch.nn layer", "jax": "flax parts"},
+    "model": {"torch": "transformers model"},
+}
 NOT_TIMED = {
     "torch.MultiheadAttention": "parity gives it identity projections, which would be timed with it",
     "torch.MultiheadAttention[weights]": "as torch.MultiheadAttention",
@@ -21,13 +24,14 @@ NOT_TIMED = {
 
 @dataclass(frozen=True)
 class Contender:
-    """load() gives f(q, k, v, **options), or for a block a loader of blocks.py. claims: dtype -> claim."""
+    """load() gives f(q, k, v, **options), or a loader of blocks.py or models.py. claims: dtype -> claim."""
 
     name: str
     framework: str
     load: Callable
     claims: Mapping[str, str]
-    subject: Subject | None = None  # None: a block
+    subject: Subject | None = None  # of attention
+    kind: str = "attention"
 
     def claim(self, dtype: str) -> str:
         """The claim it is held to, or the weaker one that it is declared to keep."""
@@ -48,8 +52,11 @@ def everyone() -> dict[str, Contender]:
     for package in ("attn_torch", "attn_jax"):
         name = f"{package}[auto]"
         made.setdefault(name, replace(made[f"{package}[reference]"], name=name, load=ours(package, "auto")))
-    for name, (framework, loader) in blocks.BLOCKS.items():
-        made[name] = Contender(name, framework, lambda loader=loader: loader, {"float32": "float32"})
+    whole: dict[str, Mapping] = {"block": blocks.BLOCKS, "model": models.MODELS}
+    for kind, loaders in whole.items():
+        for name, (framework, loader) in loaders.items():
+            load, claims = lambda loader=loader: loader, {"float32": "float32"}
+            made[name] = Contender(name, framework, load, claims, kind=kind)
     return made
 
 
@@ -65,7 +72,7 @@ def ours(package: str, implementation: str) -> Callable:
 
 def fits(cell: Cell, name: str) -> bool:
     """Whether this contender is of the cell's kind."""
-    return (everyone()[name].subject is None) == (cell.variant == "block")
+    return everyone()[name].kind == cell.kind
 
 
 def unable(cell: Cell, name: str, device: str) -> str | None:
@@ -73,6 +80,8 @@ def unable(cell: Cell, name: str, device: str) -> str | None:
     contender = everyone()[name]
     if cell.dtype not in contender.claims:
         return f"claims nothing for {cell.dtype}"
+    if devices.installed(models.NEEDS.get(name, "numpy")) == "absent":
+        return f"{models.NEEDS[name]} is not installed"
     if contender.subject is None:
         return None
     if cell.backward and device in contender.subject.forward_only:
@@ -82,4 +91,4 @@ def unable(cell: Cell, name: str, device: str) -> str | None:
 
 def baselines(cell: dict) -> dict[str, str]:
     """Framework -> the contender that times of this cell are set against."""
-    return BLOCK_BASELINES if cell["variant"] == "block" else BASELINES
+    return BASELINES[KINDS.get(cell["variant"], "attention")]

@@ -39,7 +39,8 @@ def describe(device: str, threads: int, seed: int) -> dict:
         + (" (OTHER WORK WAS RUNNING)" if load > devices.cores() / 4 else ""),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ} | devices.flags(),
         "packages": {
-            name: devices.installed(name) for name in ("torch", "jax", "jaxlib", "flax", "numpy", "scipy")
+            name: devices.installed(name)
+            for name in ("torch", "jax", "jaxlib", "flax", "transformers", "numpy", "scipy")
         },
     }
 

@@ -71,9 +71,20 @@ def compiled(f, leaves: tuple, options: dict, dout) -> Program:
         out, pullback = jax.vjp(lambda *leaves: forward(leaves, arrays), *leaves)
         return (*out, *pullback((dout,)))
 
+    program, last = (forward, ()) if dout is None else (both, (dout,))
+    run, compile_s, estimate = ahead(jax.jit(program), leaves, arrays, *last)
+    return Program(
+        lambda *dout: run(leaves, arrays, *(dout or last)),
+        compile_s,
+        estimate,
+        backend=lambda: backend(run.as_text()),
+    )
+
+
+def ahead(jitted, *arguments) -> tuple:
+    """(the program compiled for these arguments, the seconds that took, bytes by the compiler's account)."""
     started = time.perf_counter()
-    run, last = (jax.jit(forward), ()) if dout is None else (jax.jit(both), (dout,))
-    run = run.lower(leaves, arrays, *last).compile()
+    run = jitted.lower(*arguments).compile()
     compile_s = time.perf_counter() - started
     memory = run.memory_analysis()
     estimate = (
@@ -82,12 +93,7 @@ def compiled(f, leaves: tuple, options: dict, dout) -> Program:
         + memory.temp_size_in_bytes
         - memory.alias_size_in_bytes
     )
-    return Program(
-        lambda *dout: run(leaves, arrays, *(dout or last)),
-        compile_s,
-        estimate,
-        backend=lambda: backend(run.as_text()),
-    )
+    return run, compile_s, estimate
 
 
 def only_output(result):

@@ -20,10 +20,11 @@ COLOURS = {
     "torch": "#E69F00",
     "jax": "#56B4E9",
     "flax": "#009E73",
+    "transformers": "#CC79A7",
 }
 STYLES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "osD^vP"
-ORDER = ("causal", "window", "full", "padded", "grouped", "decode", "block")
+ORDER = ("causal", "window", "full", "padded", "grouped", "decode", "block", "step")
 
 
 def every(record: dict, folder: Path) -> list[Path]:
@@ -83,7 +84,7 @@ def figure(path: Path, workloads: dict, unit: str, title: str, looks: dict) -> P
 
     def place(workload):
         variant, passes, dtype = workload.split(", ")
-        return ORDER.index(variant), dtype != "float32", passes
+        return ORDER.index(variant.split()[0]), dtype != "float32", passes
 
     across = min(2, len(workloads))
     down = -(-len(workloads) // across)

@@ -21,6 +21,8 @@ LIMITS = (
     "Wall-clock time of a call from Python, dispatch included. At short lengths that is most of it; on an "
     "accelerator it is not the kernel's time.",
     "A library that has a mask but no window or no lengths gets a mask that is made inside the timed call.",
+    "A model's step is measured after one length of context. Reading the prompt and choosing a token are not "
+    "in it.",
     "A compiled call is cheap after it was compiled, once for each shape; an eager one costs the same each "
     "time. Compile time stands in a table of its own and in no ratio.",
     "Resident growth is coarse: whole pages, every allocator, one call after a short one. Do not set it "

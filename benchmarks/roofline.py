@@ -5,7 +5,7 @@ The roof of a dtype is the best rate that any framework showed, at any size and 
 
 import numpy as np
 
-from benchmarks.cells import Cell
+from benchmarks.cells import DECODING, Cell
 
 SIDES = {"cpu": (1024, 2048)}  # of the square matrices; an accelerator needs larger ones
 LARGE_SIDES = (4096, 8192)
@@ -17,8 +17,8 @@ BUG = {"matmul": 1.0, "copy": 1.5}
 def probe(sessions: dict, cell: Cell, device: str) -> list[dict]:
     """The rates seen now: [{"kind", "framework", "dtype", "size", "rate"}], rate in FLOP/s or bytes/s."""
     jobs = [("matmul", side) for side in SIDES.get(device, LARGE_SIDES)] + [("copy", BEYOND_CACHES)]
-    if cell.variant == "decode":
-        jobs.append(("copy", cell.cache_bytes()))
+    if cell.variant in DECODING:
+        jobs.append(("copy", cell.read_bytes()))
     found = []
     for kind, size in jobs:
         work = 2 * size**3 if kind == "matmul" else size
@@ -37,19 +37,19 @@ def best(roofs: list[dict], kind: str, dtype: str, **also) -> float | None:
 
 
 def roof_of(cell: dict) -> str:
-    """What limits a cell: decoding reads its cache once and computes little, all else is matrix products."""
-    return "copy" if cell["variant"] == "decode" else "matmul"
+    """What limits a cell: decoding reads much and computes little, all else is matrix products."""
+    return "copy" if cell["variant"] in DECODING else "matmul"
 
 
 def share(row: dict, roofs: list[dict]) -> float | None:
     """Part of its roof that a timed row reached, by its median; None where the roof was not measured.
 
-    Decoding: bytes of the cache a second, against a copy that moves as many bytes. Else: useful FLOP/s.
+    Decoding: bytes a second that it must read, against a copy that moves as many. Else: useful FLOP/s.
     """
     cell, seconds = row["cell"], float(np.median(row["samples"]))
     if roof_of(cell) == "copy":
-        roof = best(roofs, "copy", cell["dtype"], size=row["cache_bytes"])
-        return roof and row["cache_bytes"] / seconds / roof
+        roof = best(roofs, "copy", cell["dtype"], size=row["read_bytes"])
+        return roof and row["read_bytes"] / seconds / roof
     roof = best(roofs, "matmul", cell["dtype"])
     return roof and row["flops"] / seconds / roof
 

@@ -135,13 +135,13 @@ def times(record: dict) -> list[Table]:
 def speeds(workload: str, rows: dict, cell: dict, roofs: list[dict]) -> Table:
     """Useful work a second, and the share of the machine's roof."""
     decoding = roofline.roof_of(cell) == "copy"
-    work = "cache_bytes" if decoding else "flops"
+    work = "read_bytes" if decoding else "flops"
 
     def show(row):
         share = roofline.share(row, roofs)
         return f"{row[work] / median(row) / 1e9:.1f}" + (f" ({share:.0%})" if share else "")
 
-    unit = "Cache read, GB/s" if decoding else "Useful GFLOP/s"
+    unit = "Read, GB/s" if decoding else "Useful GFLOP/s"
     note = f"In brackets the share of the best {roofline.roof_of(cell)} rate seen in this run."
     table = by_length(f"{unit}: {workload}", rows, show, lambda row: None, note)
     return table._replace(columns=table.columns[:-1], rows=[row[:-1] for row in table.rows])

@@ -27,10 +27,14 @@ ROOM = 0.6  # of the free memory: a call expected to take more is left out
 
 
 def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """Cells to interleave: one direction, dtype and length; attention's variants together. Short first."""
+    """Cells to interleave: one direction, dtype and length; attention's variants together. Short first.
+
+    Steps of several batches are apart: two times as many models would be in memory.
+    """
 
     def key(cell):
-        return (cell.variant == "block", cell.variant == "decode", cell.dtype, cell.passes, cell.T)
+        apart = (cell.variant == "step" and cell.B, cell.variant == "block", cell.variant == "decode")
+        return (*apart, cell.dtype, cell.passes, cell.T)
 
     return [list(together) for _, together in itertools.groupby(sorted(cells, key=key), key)]
 
@@ -79,7 +83,7 @@ def known(cell: Cell, name: str) -> dict:
         "pairs": cell.pairs(),
         "flops": cell.flops(),
         "dense_flops": cell.dense_flops(),
-        "cache_bytes": cell.cache_bytes(),
+        "read_bytes": cell.read_bytes(),
         "result_bytes": cell.result_bytes(),
         "samples": [],
     }

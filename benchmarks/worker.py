@@ -133,7 +133,7 @@ class Bench:
             return {"status": "unsupported", "reason": reason}
         before = resident.settle()
         program = self.build(cell, name)
-        attention = cell.variant != "block"
+        attention = cell.kind == "attention"
         dout = [self.on.place(check.cotangent(cell), cell.dtype)] if attention and cell.backward else []
         started = time.perf_counter()
         results = program.call(*dout)
@@ -144,7 +144,7 @@ class Bench:
         if attention:
             seen |= check.attention(cell, claim, *map(self.on.fetch, results))
         else:
-            seen |= self.check_block(cell, name, claim)
+            seen |= {"block": self.check_block, "model": self.check_model}[cell.kind](cell, name, claim)
         if seen["verdict"] == "failed":
             return {"status": "failed", **seen}
         self.programs[cell, name] = program
@@ -152,8 +152,10 @@ class Bench:
 
     def build(self, cell: Cell, name: str) -> Program:
         """The contender's program for this cell, with arrays of its own on the device."""
-        if cell.variant == "block":
+        if cell.kind == "block":
             return self.build_block(cell, name)[0]
+        if cell.kind == "model":
+            return contenders.everyone()[name].load()(self.on, cell, *check.made_model(cell))
         given = check.made(cell.case(), cell.dtype)
         leaves = tuple(self.on.place(x, cell.dtype) for x in (given.q, given.k, given.v))
         options = {
@@ -181,6 +183,13 @@ class Bench:
         out, dx, *gradients = program.call()
         found = {"out": out, "dx": dx} | oracle_block.flatten(tree_of(*gradients), "dparams")
         return check.block(short, claim, {path: self.on.fetch(x) for path, x in found.items()})
+
+    def check_model(self, cell: Cell, name: str, claim: str) -> dict:
+        """The finding on a smaller model after a short context: see check.py."""
+        short = replace(cell, T=check.SHORT, L=check.SHALLOW)
+        program = self.build(short, name)
+        program.call()
+        return check.model(short, claim, self.on.fetch(program.call()[0]))
 
     def time(self, cell: Cell, name: str, warm_s: float) -> float:
         """Seconds a call, of one visit."""

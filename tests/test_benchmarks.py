@@ -27,7 +27,7 @@ from benchmarks.cells import BOTH, FORWARD, VARIANTS, Cell, full, quick
 from parity import inputs, oracle
 
 PLOTS = ("time.png", "memory.png", "roofline.png")
-ATTENTION = [variant for variant in VARIANTS if variant != "block"]
+ATTENTION = [variant for variant in VARIANTS if Cell(variant, FORWARD, 1).kind == "attention"]
 
 # ---- what is counted
 
@@ -36,7 +36,7 @@ ATTENTION = [variant for variant in VARIANTS if variant != "block"]
 @pytest.mark.parametrize("T", [1, 7, 300])
 def test_visible_pairs_are_those_of_the_mask(variant, T):
     cell = Cell(variant, FORWARD, T)
-    i, j = np.arange(cell.Tq)[:, None], np.arange(T)
+    i, j = np.arange(cell.Tq)[:, None], np.arange(cell.Tk)
     mask = {
         "causal": j <= i,
         "grouped": j <= i,
@@ -45,6 +45,7 @@ def test_visible_pairs_are_those_of_the_mask(variant, T):
         "padded": (j < T // 2) & (i >= 0),
         "full": (j >= 0) & (i >= 0),
         "decode": (j >= 0) & (i >= 0),
+        "step": (j <= T) & (i >= 0),  # T positions, and the token itself
     }[variant]
     assert cell.pairs() == mask.sum()
 
@@ -205,9 +206,9 @@ def test_a_gradient_where_no_cotangent_was_fails(on_torch):
 
 def test_both_frameworks_take_part_and_nobody_twice():
     everyone = contenders.everyone()
-    for baselines in (contenders.BASELINES, contenders.BLOCK_BASELINES):
+    for kind, baselines in contenders.BASELINES.items():
         for framework, name in baselines.items():
-            assert everyone[name].framework == framework
+            assert (everyone[name].framework, everyone[name].kind) == (framework, kind)
     assert contenders.NOT_TIMED.keys() <= everyone.keys()
     assert {"attn_torch[auto]", "attn_jax[auto]"} <= everyone.keys()
 
@@ -320,7 +321,7 @@ def test_the_report_is_complete_and_stands_alone(record, tmp_path):
     html, markdown = written["report.html"].read_text(), written["report.md"].read_text()
     for text in (html, markdown):
         assert all(limit.split("'")[0] in text for limit in report.LIMITS)
-    assert all(name in html and name in markdown for name in contenders.BASELINES.values())
+    assert all(name in html and name in markdown for name in contenders.BASELINES["attention"].values())
     assert "a &lt;kernel&gt;" in html
     assert not any(outside in html for outside in ("http:", "https:", "<link", "<script"))
     console = Console(record=True, width=200, file=io.StringIO())
