@@ -92,8 +92,9 @@ def exponent(by_length: dict[int, dict], value) -> str:
 def by_length(title: str, by_name: dict, show, value, note: str = "") -> Table:
     """One line for each contender, one column for each length, and the growth exponent of value(row)."""
     lengths = sorted({T for rows in by_name.values() for T in rows})
-    batch = {T: row["cell"]["B"] for rows in by_name.values() for T, row in rows.items()}
-    columns = ["", *(f"T={T}, B={batch[T]}" for T in lengths), "grows as T to the"]
+    batches = {T: {rows[T]["cell"]["B"] for rows in by_name.values() if T in rows} for T in lengths}
+    of_all = {T: f", B={min(found)}" if len(found) == 1 else "" for T, found in batches.items()}
+    columns = ["", *(f"T={T}{of_all[T]}" for T in lengths), "grows as T to the"]
     rows = [
         [name, *(show(rows[T]) if T in rows else "" for T in lengths), exponent(rows, value)]
         for name, rows in by_name.items()
