@@ -65,9 +65,8 @@ def tile(sight, i0, n_q, j0, n_k):
 
 
 def _per_row(x):
-    return (
-        x[:, None, None, None, None] if getattr(x, "ndim", 0) else x
-    )  # (B, 1, 1, 1, 1) or one number for all
+    is_row = isinstance(x, Array) and x.ndim
+    return x[:, None, None, None, None] if is_row else x  # (B, 1, 1, 1, 1) or one number for all
 
 
 def _same(q_segment_ids, kv_segment_ids):

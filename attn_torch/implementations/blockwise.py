@@ -61,7 +61,7 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Tensor) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    tiles = tiles or tile_sizes(B, H, G, Tq, min(Tk, _reach(sight)))
+    tiles = tiles or tile_sizes(B, H, G, Tq, _reach(sight, Tk))
     plan, arrays = split(Plan(scale, softcap, precision, tiles, sight, dropout))
     out, top, total = _differentiable(q, k, v, bias)(plan, q, k, v, bias, *arrays)
     lse = log_sum(top, total)
@@ -82,11 +82,11 @@ def tile_sizes(B, H, G, Tq, Tk):
     return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
 
 
-def _reach(sight):
-    """How many keys 64 queries in a row may see by the window."""
+def _reach(sight, Tk):
+    """How many of Tk keys 64 queries in a row may see by the window."""
     left, right = sight.window or (None, None)
     right = 0 if sight.causal and right is None else right
-    return inf if left is None or right is None else 64 + left + right
+    return Tk if left is None or right is None else min(Tk, 64 + left + right)
 
 
 def log_sum(top, total):
