@@ -118,7 +118,7 @@ def append(cache, k, v, new_lengths=None):
     """
     rooms = _rooms(cache)
     rooms = known(rooms) if isinstance(rooms, Array) else rooms
-    before, more = (None if x is None else known(x) for x in (cache.lengths, new_lengths))
+    before, more = (known(x) if isinstance(x, Array) else None for x in (cache.lengths, new_lengths))
     arrays = map(describe, (cache.k, cache.v, k, v, new_lengths))
     cached.append(cache.lengths.shape[0], rooms, before, more, *arrays)
     new_lengths = None if new_lengths is None else index(new_lengths, k.shape[2])

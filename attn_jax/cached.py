@@ -52,6 +52,14 @@ def room(cache):
     return {"DenseCache": n, "SlidingCache": None}.get(kind, n * getattr(cache, "table", cache.k).shape[1])
 
 
+def tokens(cache, shape):
+    """Raise unless tokens of this shape can follow those that a cache has."""
+    room(cache)
+    batch = cache.lengths.shape[0]
+    if len(shape) != 2 or shape[0] != batch:
+        raise ValueError(f"tokens: got shape {shape} with caches, wanted ({batch}, T), as in these")
+
+
 def attention(cache, q_shape, cross, positions, position_ids, options):
     """Raise TypeError or ValueError unless attention of q (..., T, H D) can have this cache.
 
@@ -94,6 +102,7 @@ def append(batch, rooms, before, more, cache_k, cache_v, k, v, new_lengths):
             wanted = f"({batch}, {pool.shape[1]}, {T if name == 'v' else 'T'}, {pool.shape[3]})"
             raise ValueError(f"{name}: got shape {x.shape}, wanted {wanted} for the cache")
     if new_lengths is not None:
+        array("new_lengths", new_lengths)
         per_row("new_lengths", new_lengths, (batch,), 0, T)
     more = [T] * batch if new_lengths is None else more
     if rooms is None or before is None or more is None:

@@ -235,8 +235,8 @@ def _segments(q_ids, kv_ids, batch, Tq, Tk):
         )
 
 
-def seed(dropout_seed):
-    per_row("dropout_seed", dropout_seed, (), 0, 2**32 - 1)
+def seed(x, name="dropout_seed"):
+    per_row(name, x, (), 0, 2**32 - 1)
 
 
 def _dropout(dropout_p, dropout_seed, dropout_mask):

@@ -236,6 +236,12 @@ def biases(bias):
     return tuple(bias)
 
 
+def even(name, n):
+    """Raise unless channels can be taken in pairs, a sine and a cosine each."""
+    if n % 2:
+        raise ValueError(f"{name}: got {n}, wanted an even number, for sines and cosines")
+
+
 def probability(name, p):
     """Raise unless something can be dropped with this probability."""
     number(name, p)

@@ -19,6 +19,9 @@ def embed(parts, frame, tokens, mask=None, position_ids=None, type_ids=None, cac
     tokens, mask, position_ids, type_ids: as in transformer. cache: of its first block, if there is one.
     """
     x = read(parts, frame, tokens)
+    if cache is not None:
+        cached.tokens(cache, tuple(x.shape[:-1]))
+    calls.one_dtype({name: describe(parts[name]) for name in ("wte", "cls", "wpe", "wtt") if name in parts})
     calls.mask("mask", describe(mask), tuple(x.shape[:-1]))
     at = positions(frame, x, mask, position_ids, cache)
     if "wtt" in parts:
@@ -91,7 +94,10 @@ def positions(frame, x, mask, position_ids, cache=None):
             calls.tokens("position_ids", given, frame.n_ctx - frame.position_start)
         return position_ids.astype(INDEX)
     if mask is None:
-        return next_positions(cache, T, x)
+        at = next_positions(cache, T, x)
+        if cache is not None:
+            calls.room(frame, describe(at).high)
+        return at
     return jnp.clip(jnp.cumsum(mask, -1) - 1, 0, None).astype(INDEX)
 
 

@@ -38,7 +38,7 @@ def generate(
     model: a Transformer with causal=True and a head, or an EncoderDecoder.
     tokens: (..., T) integers, the prompts. mask: (..., T) bool, True = a real token: prompts of several
       lengths have padding on either side.
-    inputs: what an EncoderDecoder's encoder reads, (..., Tk); inputs_mask: its mask.
+    inputs: what an EncoderDecoder's encoder reads, (..., Tk) or frames; inputs_mask: its mask, (..., Tk).
     temperature: 0 takes the likeliest token, the first of equals; else logits are divided by it and a token
       is drawn, of the top_k likeliest if that is given, and of the fewest that are top_p likely together.
     seed: an integer below 2**32: draws are a pure function of it, the row's number and the step.
@@ -53,6 +53,10 @@ def generate(
     calls.generation(decoder.frame, T, n_new, temperature, top_k, top_p, describe(seed), stop, cache)
     lead = tokens.shape[:-1]
     tokens = tokens.astype(INDEX)
+    if inputs is not None:
+        row = calls.inputs(describe(inputs), describe(inputs_mask), model.encoder.frame, tuple(lead))
+        inputs = inputs.reshape(-1, *row)
+        inputs_mask = None if inputs_mask is None else inputs_mask.reshape(-1, inputs_mask.shape[-1])
     tokens, lengths = to_the_left(*(None if x is None else x.reshape(-1, T) for x in (tokens, mask)))
     calls.some_real(describe(lengths))
     temperature, top_p = float(temperature) or None, None if top_p is None else float(top_p)

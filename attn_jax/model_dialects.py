@@ -90,6 +90,8 @@ def transformer(
     patch = patches(patch)
     inputs(n_vocab, patch, stem, head)
     n_ctx = positions(n_ctx, embedding_positions, position_start, patch)
+    if embedding_positions == "sinusoidal":
+        dialects.even("n_embd", n_embd)
     number("embed_scale", embed_scale)
     dialects.probability("embed_dropout", embed_dropout)
     head_options(head, head_bias, head_scale, logit_softcap, head_transform, pool, pooler, projection)

@@ -131,8 +131,10 @@ def sinusoidal(positions: Array, n_embd, theta=10000.0, interleaved=True, dtype=
 
     positions: (..., T) integers. interleaved: sine, cosine, sine, ...; otherwise all sines, then all cosines.
     Returns (..., T, C) of dtype, float32 or float64.
+    Raises ValueError if C is odd.
     Source: Vaswani et al. 2017, section 3.5.
     """
+    dialects.even("n_embd", n_embd)
     freqs, _ = frequencies(n_embd, theta)
     freqs = jnp.broadcast_to(constant(freqs, dtype, positions), (*positions.shape, n_embd // 2))
     angle = positions.astype(dtype)[..., None] * freqs

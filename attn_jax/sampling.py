@@ -23,7 +23,8 @@ def next_token(logits, temperature=None, top_k=None, top_p=None, seed=None, step
     """
     if temperature is None:
         return jnp.argmax(logits, -1).astype(INDEX)
-    p = likely(logits.astype(jnp.float32) / temperature, top_k, top_p)
+    z = logits.astype(jnp.float32)
+    p = likely((z - z.max(-1, keepdims=True)) / temperature, top_k, top_p)
     weights = (p * 2**BITS).astype(jnp.int32)
     rest = 2**BITS - weights.sum(-1, keepdims=True, dtype=jnp.int32)
     best = jnp.argmax(p, -1).astype(INDEX)[:, None]
@@ -44,7 +45,7 @@ def likely(z, top_k=None, top_p=None):
         return p
     falling = jnp.sort(p, axis=-1, descending=True)
     before = jnp.cumsum(falling, -1) - falling
-    least = jnp.where(before < top_p, falling, jnp.inf).min(-1, keepdims=True)
+    least = jnp.where((before == 0) | (before < top_p), falling, jnp.inf).min(-1, keepdims=True)
     p = jnp.where(p < least, 0.0, p)
     return p / p.sum(-1, keepdims=True)
 

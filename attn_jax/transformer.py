@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from . import calls, dialects, model_dialects
-from .arithmetic import describe
+from .arithmetic import describe, known
 from .block import Block, block, init_block
 from .dropout import spread
 from .embeddings import embed, shared_bias
@@ -122,9 +122,11 @@ def through(
 ):
     """What transformer returns. parts: as in embeddings. layers: (a block, whether it reads the context)."""
     dialects.context(any(cross for _, cross in layers), context, context_mask)
-    calls.caches(caches, frame.n_layer, describe(mask), describe(new_lengths))
+    calls.caches(caches, frame, describe(mask), describe(new_lengths))
+    calls.lengths([known(cache.lengths) for cache in caches or ()])
     first = None if caches is None else caches[0]
     x, at = embed(parts, frame, tokens, mask, position_ids, type_ids, first)
+    calls.context(describe(context), tuple(x.shape[:-2]))
     seeds = spread(dropout_seed, frame.n_layer + 1, x)
     x = drop(x, frame.embed_dropout, seeds[0])
     call = {"attn_bias": shared_bias(parts, frame, at, first)}
@@ -144,6 +146,7 @@ def through(
         hidden.append(x)
     if "ln_f" in parts:
         x = hidden[-1] = parts["ln_f"](x)
+    calls.logits_at(describe(logits_at), tuple(x.shape[:-1]))
     results = [read_out(parts, frame, x if logits_at is None else one_of_each(x, logits_at))]
     if frame.pool is not None:
         results.append(pooled(parts, frame, x, mask))

@@ -6,6 +6,7 @@ The families and their files are parity.weights, which knows no framework; here 
 import torch
 
 from .arithmetic import describe
+from .checks import ARITHMETIC, one_of
 from .encoder_decoder import EncoderDecoder
 from .params import from_tree, to_tree
 from .transformer import Transformer
@@ -23,15 +24,16 @@ def load(path, *, dtype=None, part=None, drop=(), **config):
     config: entries that take the place of config.json's.
     Returns a Transformer or an EncoderDecoder. Besides it, no more is in memory than one parameter at a time.
     Raises ValueError if the family is not known, if a tensor is left over, missing or of another shape, or if
-    the dtype does not hold a number; FileNotFoundError if there is no model in the folder.
+    there is no such dtype or it does not hold a number; FileNotFoundError if there is no model in the folder.
     """
     from parity.weights import dtype_of, read
 
     kind, keywords, tree = read(path, part=part, drop=drop, **config)
+    dtype = dtype_of(tree) if dtype is None else str(dtype).removeprefix("torch.")
+    one_of("dtype", dtype, ARITHMETIC)
     with torch.device("meta"):
         model = KINDS[kind](**keywords)
-    dtype = dtype_of(tree) if dtype is None else dtype
-    model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).to_empty(device="cpu")
+    model.to(getattr(torch, dtype)).to_empty(device="cpu")
     from_tree(model, tree)
     return model
 
@@ -41,12 +43,14 @@ def save(model, path, family="attn_parity", **config):
 
     model: a Transformer or an EncoderDecoder. family: as in config.json's model_type, such as "llama"; the
     default takes every model. config: more entries of config.json, such as eos_token_id.
-    Raises ValueError, and leaves the folder's files as they are, if the family has no such keywords or
-    parameters.
+    Raises TypeError for another model; ValueError, and leaves the folder's files as they are, if the family
+    has no such keywords or parameters.
     """
     from parity.weights import write
 
-    kind = next(name for name, of in KINDS.items() if isinstance(model, of))
+    kind = next((name for name, of in KINDS.items() if isinstance(model, of)), None)
+    if kind is None:
+        raise TypeError(f"model: got {type(model).__name__}, wanted Transformer or EncoderDecoder")
     dtypes = {describe(p).dtype for p in model.parameters()}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     write(path, family, kind, model.keywords, to_tree(model), dtype=dtype, **config)

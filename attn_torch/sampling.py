@@ -22,7 +22,8 @@ def next_token(logits, temperature=None, top_k=None, top_p=None, seed=None, step
     """
     if temperature is None:
         return torch.argmax(logits, -1).to(INDEX)
-    p = likely(logits.to(torch.float32) / temperature, top_k, top_p)
+    z = logits.to(torch.float32)
+    p = likely((z - z.amax(-1, keepdim=True)) / temperature, top_k, top_p)
     weights = (p * 2**BITS).to(torch.int32)
     rest = 2**BITS - weights.sum(-1, keepdim=True, dtype=torch.int32)
     best = torch.argmax(p, -1).to(INDEX)[:, None]
@@ -43,7 +44,7 @@ def likely(z, top_k=None, top_p=None):
         return p
     falling = torch.sort(p, -1, descending=True)[0]
     before = torch.cumsum(falling, -1) - falling
-    least = torch.where(before < top_p, falling, torch.inf).amin(-1, keepdim=True)
+    least = torch.where((before == 0) | (before < top_p), falling, torch.inf).amin(-1, keepdim=True)
     p = torch.where(p < least, 0.0, p)
     return p / p.sum(-1, keepdim=True)
 

@@ -167,6 +167,13 @@ def test_a_wrong_pair_is_refused_in_the_same_words(framework, change, error, tex
 
 
 @both_frameworks
+def test_inputs_have_as_many_rows_as_tokens(framework):
+    text = "context: got shape (1, 4, 12), wanted (2, 4, 12), as tokens has rows"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        run((framework, "function"), "t5", random_pair("t5"), INPUTS["t5"][:1])
+
+
+@both_frameworks
 def test_parameters_that_the_keywords_do_not_mean_are_refused(framework):
     tree, both = random_pair("t5"), part(framework, "encoder_decoder").encoder_decoder
     params, pair = native_tree(framework, tree), PAIRS["t5"]

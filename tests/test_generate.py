@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from blocks import holding, jitted, part
 from frameworks import FRAMEWORKS, both_frameworks, package, to_native, to_numpy
-from models import C, V, model, random_model, some
+from models import HEADS, LAYERS, MODELS, TOKENS, C, V, model, random_model, some
 from test_encoder_decoder import INPUTS, PAIRS, random_pair
 
 from attn_torch import sampling
@@ -77,6 +77,14 @@ def test_of_the_likeliest_alone_the_draw_takes_it():
 
 
 @both_frameworks
+def test_the_coldest_draw_and_the_smallest_share_take_the_likeliest(framework):
+    rows = np.random.default_rng(0).standard_normal((9, V)) * 100
+    z, draw = to_native(framework, rows, "float32"), part(framework, "sampling").next_token
+    for rules in ({"temperature": 1e-30}, {"temperature": 1.0, "top_p": 1e-45}):
+        np.testing.assert_array_equal(to_numpy(draw(z, seed=1, **rules)), rows.argmax(-1))
+
+
+@both_frameworks
 def test_a_row_that_has_stopped_repeats_its_stop(framework):
     free = run("torch", "t5-causal", n_new=6, **DRAW)
     stop = [int(free[0, 1]), int(free[1, 3])]
@@ -100,6 +108,33 @@ def test_an_encoder_decoder_generates(framework):
     call = {"inputs": to_native(framework, inputs), "inputs_mask": to_native(framework, mask)}
     got = package(framework).generate(held, to_native(framework, start), N, **call)
     np.testing.assert_array_equal(to_numpy(got), want[:, 1:])
+    if framework == "torch":
+        arrays = (to_native("torch", x) for x in (start[1], inputs[1], mask[1]))
+        got = (lambda x, y, m: package("torch").generate(held, x, N, inputs=y, inputs_mask=m))(*arrays)
+        np.testing.assert_array_equal(got, want[1, 1:])
+
+
+BAD_INPUTS = [
+    ({"inputs": None}, ValueError, "inputs: got None, wanted what the model's encoder reads"),
+    ({"inputs": INPUTS["t5"] / 2}, TypeError, "inputs: got float64, wanted an array of integers"),
+    ({"inputs": INPUTS["t5"] - V}, ValueError, "inputs: got -8, wanted at least 0 and below 11"),
+    (
+        {"inputs": INPUTS["t5"][:1]},
+        ValueError,
+        "inputs: got shape (1, 4), wanted (2, 4), as many rows as tokens has",
+    ),
+    ({"inputs_mask": np.ones((2, 3), bool)}, ValueError, "inputs_mask: got shape (2, 3), wanted (2, 4)"),
+]
+
+
+@both_frameworks
+@pytest.mark.parametrize("change, error, text", BAD_INPUTS)
+def test_an_encoder_is_given_what_it_reads(framework, change, error, text):
+    both = part(framework, "encoder_decoder")
+    held = holding(framework, random_pair("t5"), lambda: both.EncoderDecoder(**PAIRS["t5"]))
+    call = {key: to_native(framework, x) for key, x in ({"inputs": INPUTS["t5"]} | change).items()}
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        package(framework).generate(held, to_native(framework, PROMPT[:, :1]), N, **call)
 
 
 def test_jax_traces_the_model_twice_for_all_tokens_prompts_and_seeds(monkeypatch):
@@ -146,9 +181,9 @@ def test_a_draw_takes_the_running_sum_of_30_bits():
 
 
 BAD_CALLS = [
-    ("gpt2", {"n_new": 0}, ValueError, "n_new: got 0, wanted at least 1"),
+    ("gpt2", {"n_new": 0}, ValueError, "n_new: got 0, wanted an integer of at least 1"),
     ("gpt2", {"n_new": 7}, ValueError, "n_new: got 7 after 4 tokens, wanted at most 6, by n_ctx"),
-    ("gpt2", {"temperature": -1.0}, ValueError, "temperature: got -1.0, wanted at least 0"),
+    ("gpt2", {"temperature": -1.0}, ValueError, "temperature: got -1.0, wanted 0, or at least 1e-30"),
     (
         "gpt2",
         {"temperature": 1.0},
@@ -163,6 +198,16 @@ BAD_CALLS = [
     ),
     ("gpt2", DRAW | {"top_k": 12}, ValueError, "top_k: got 12, wanted an integer from 1 to 11"),
     ("gpt2", DRAW | {"top_p": 1.5}, ValueError, "top_p: got 1.5, wanted above 0 and at most 1"),
+    ("gpt2", {"n_new": 2.0}, ValueError, "n_new: got 2.0, wanted an integer of at least 1"),
+    ("gpt2", {"prompt": PROMPT[:, :0]}, ValueError, "tokens: got no positions, wanted at least one"),
+    (
+        "gpt2",
+        DRAW | {"temperature": 1e-31},
+        ValueError,
+        "temperature: got 1e-31, wanted 0, or at least 1e-30",
+    ),
+    ("gpt2", DRAW | {"seed": -1}, ValueError, "seed: got -1, wanted at least 0 and at most 4294967295"),
+    ("gpt2", {"stop": "."}, ValueError, "stop: got str, wanted integers from 0 to 10"),
     ("gpt2", {"stop": 11}, ValueError, "stop: got 11, wanted integers from 0 to 10"),
     ("gpt2", {"cache": "ring"}, ValueError, "cache: got 'ring', wanted one of None, dense, sliding, paged"),
     (
@@ -183,7 +228,7 @@ BAD_CALLS = [
         "sinusoidal",
         {},
         ValueError,
-        "model: got one that gives no next token, wanted causal=True, tokens and a head",
+        "model: got one that gives no next token alone, wanted causal=True, tokens, a head and no pool",
     ),
 ]
 
@@ -207,6 +252,62 @@ def test_caches_are_one_for_each_block(framework, call, text):
     f = model((framework, "module"), "gpt2", random_model("gpt2"))
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         f(to_native(framework, PROMPT), **{key: to_native(framework, x) for key, x in call.items()})
+
+
+@both_frameworks
+def test_caches_are_of_the_rows_and_of_one_length(framework):
+    held = model((framework, "module"), "gpt2", random_model("gpt2"))
+
+    def caches(*lengths, batch=2):
+        made = part(framework, "generate").empty(held, batch, 20, "dense")
+        return [x._replace(lengths=x.lengths + n) for x, n in zip(made, lengths or (0, 0), strict=True)]
+
+    two = "tokens: got shape {} with caches, wanted ({}, T), as in these"
+    kinds = "wanted one of DenseCache, SlidingCache, PagedCache"
+    for given, prompt, error, text in (
+        ({"caches": (None, {})}, PROMPT, TypeError, f"cache: got NoneType, {kinds}"),
+        ({"caches": caches(batch=3)}, PROMPT, ValueError, two.format((2, 4), 3)),
+        ({"caches": caches()}, PROMPT[0], ValueError, two.format((4,), 2)),
+        (
+            {"caches": caches(), "new_lengths": 3},
+            PROMPT,
+            TypeError,
+            "new_lengths: got int, wanted an array of this framework",
+        ),
+        (
+            {"caches": caches(4, 0)},
+            PROMPT,
+            ValueError,
+            "caches: got lengths [0, 0] in block 1, wanted [4, 4], as in block 0",
+        ),
+        (
+            {"caches": caches(6, 6)},
+            PROMPT,
+            ValueError,
+            "tokens: got position 9, wanted below 9, n_ctx less position_start",
+        ),
+    ):
+        with pytest.raises(error, match=f"^{re.escape(text)}$"):
+            held(to_native(framework, prompt), **given)
+
+
+@pytest.mark.parametrize("framework, kind", [("torch", "dense"), ("torch", "paged"), ("jax", "dense")])
+def test_windows_beside_a_relative_bias_leave_prefill_and_steps_what_one_pass_gives(framework, kind):
+    transformer, empty = part(framework, "transformer").Transformer, part(framework, "generate").empty
+    keywords = MODELS["t5-causal"] | {"layers": ({"window": 2}, {})}
+    held = holding(framework, random_model("t5-causal"), lambda: transformer(V, C, HEADS, LAYERS, **keywords))
+    f = jitted(framework, lambda *prompt, **call: held(*prompt, **call))
+    tokens = to_native(framework, TOKENS)
+    want, caches, ys = to_numpy(f(tokens)), empty(held, 2, 8, kind), []
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        y, caches = f(tokens[:, start:end], caches=caches)
+        ys.append(to_numpy(y))
+    assert abs(np.concatenate(ys, 1) - want).max() < 1e-12 * abs(want).max()
+    text = "caches: got a SlidingCache with a relative_bias, wanted DenseCache or PagedCache"
+    with pytest.raises(ValueError, match=f"^{text}"):
+        f(tokens, caches=empty(held, 2, 8, "sliding"))
+    with pytest.raises(ValueError, match=f"^{text}"):
+        package(framework).generate(held, tokens, 2, cache="sliding")
 
 
 @both_frameworks

@@ -98,7 +98,7 @@ MAY_IMPORT = {
         "positions",
     ),
     "block": ("framework", "arithmetic", "dialects", "dropout", "layers", "mlp", "multihead", "norms"),
-    "calls": ("checks",),
+    "calls": ("cached", "checks"),
     "embeddings": ("framework", "arithmetic", "cache", "cached", "calls", "dialects", "mlp", "positions"),
     "sampling": ("framework", "arithmetic", "dropout"),
     "generate": (
@@ -148,7 +148,15 @@ MAY_IMPORT = {
         "multihead",
         "transformer",
     ),
-    "pretrained": ("framework", "weights", "arithmetic", "encoder_decoder", "params", "transformer"),
+    "pretrained": (
+        "framework",
+        "weights",
+        "arithmetic",
+        "checks",
+        "encoder_decoder",
+        "params",
+        "transformer",
+    ),
 }
 
 # Parity's core: NumPy and each other.

@@ -137,3 +137,33 @@ def test_a_model_saved_is_the_model_loaded(model, framework, name, tmp_path):
         for (path, x), (other, y) in zip(*trees, strict=True):
             assert path == other
             np.testing.assert_array_equal(x, y)
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}
+UNSUPPORTED = [
+    (
+        "phi3",
+        {"rope_parameters": LONGROPE},
+        "got rope_type 'longrope', wanted default, linear, llama3 or yarn",
+    ),
+    ("gemma3_text", {"model_type": "gemma3"}, "got model_type 'gemma3', wanted one of bert, "),
+    ("whisper", {"scale_embedding": True}, "scale_embedding: got True, wanted False"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "got rope_type 'dynamic'"),
+]
+
+
+@pytest.mark.parametrize("name, config, text", UNSUPPORTED)
+def test_what_is_not_supported_is_named(model, name, config, text):
+    with pytest.raises(ValueError, match=f"^config.json: {text}"):
+        read(model(name)[0], **config)
+
+
+@both_frameworks
+def test_what_is_no_model_and_no_dtype_is_refused(model, framework, tmp_path):
+    package = {"torch": attn_torch, "jax": attn_jax}[framework]
+    with pytest.raises(TypeError, match=r"^model: got dict, wanted Transformer or EncoderDecoder$"):
+        package.save({}, tmp_path)
+    for dtype in ("int32", "single", 3):
+        text = f"^dtype: got '{dtype}', wanted one of float16, bfloat16, float32, float64$"
+        with pytest.raises(ValueError, match=text):
+            package.load(model("gpt2")[0], dtype=dtype)

@@ -243,6 +243,21 @@ BAD_CALLS = [
         "mask: got float64, wanted an array of bool, True = a real token",
     ),
     ("gpt2", {"mask": np.ones(T, bool)}, ValueError, "mask: got shape (5,), wanted (2, 5)"),
+    ("gpt2", {"logits_at": 2}, TypeError, "logits_at: got int, wanted integers"),
+    ("gpt2", {"logits_at": np.ones(2)}, TypeError, "logits_at: got float64, wanted integers"),
+    (
+        "gpt2",
+        {"logits_at": np.array([1])},
+        ValueError,
+        "logits_at: got shape (1,), wanted (2,), a place in each row",
+    ),
+    ("gpt2", {"logits_at": np.array([1, 5])}, ValueError, "logits_at: got 5, wanted at least 0 and below 5"),
+    (
+        "gpt2",
+        {"logits_at": np.array([-1, 1])},
+        ValueError,
+        "logits_at: got -1, wanted at least 0 and below 5",
+    ),
     ("gpt2", {"type_ids": TOKENS}, ValueError, "type_ids: got an array with n_type=0, wanted None"),
     ("bert", {"type_ids": TOKENS}, ValueError, "type_ids: got 9, wanted at least 0 and below 2"),
     (
@@ -288,6 +303,23 @@ def test_parameters_that_the_keywords_do_not_mean_are_refused(framework):
         transformer(params, tokens, HEADS, head_bias=True, **MODELS["gpt2"])
     with pytest.raises(ValueError, match="params: blocks: missing"):
         transformer({"wte": params["wte"]}, tokens, HEADS)
+
+
+@both_frameworks
+def test_embeddings_of_two_dtypes_are_not_added(framework):
+    tree, transformer = random_model("gpt2"), part(framework, "transformer").transformer
+    params = native_tree(framework, tree) | {"wpe": to_native(framework, tree["wpe"], "float32")}
+    with pytest.raises(TypeError, match=r"^params: wpe: got dtype float32, wanted float64, that of wte$"):
+        transformer(params, to_native(framework, TOKENS), HEADS, **MODELS["gpt2"])
+
+
+@both_frameworks
+def test_sines_go_with_cosines(framework):
+    text = "n_embd: got 3, wanted an even number, for sines and cosines"
+    with pytest.raises(ValueError, match=text):
+        part(framework, "transformer").Transformer(V, 3, 1, 1, embedding_positions="sinusoidal")
+    with pytest.raises(ValueError, match=text):
+        part(framework, "positions").sinusoidal(to_native(framework, np.arange(2)), 3)
 
 
 def test_jax_marks_with_nan_what_it_cannot_refuse():

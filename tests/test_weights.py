@@ -133,6 +133,11 @@ REFUSED = {
         "tensors of a gpt2 model: left over: h.1.attn.c_attn",
     ),
     "an entry missing": ({}, {"n_positions": ...}, "config.json: n_positions: missing"),
+    "a number that is none": (
+        {},
+        {"n_layer": "2"},
+        "config.json: n_layer: got '2', wanted an integer above 0",
+    ),
     "what no keyword means": (
         {},
         {"scale_attn_by_inverse_layer_idx": True},
@@ -187,6 +192,42 @@ def test_a_file_cut_short_is_refused(tmp_path):
     file.write_bytes(b"\x40\0\0\0\0\0\0\0nonsense")
     with pytest.raises(ValueError, match="wanted a safetensors file"):
         of_file(file)
+
+
+DAMAGED = [
+    {"wte.weight": 3},
+    {"wte.weight": {"dtype": "F32", "shape": [5, 4]}},
+    {"wte.weight": {"dtype": "F32", "shape": [-5, -4], "data_offsets": [0, 80]}},
+    {"wte.weight": {"dtype": "F32", "shape": [5, 4], "data_offsets": [0, 80, 160]}},
+    {"wte.weight": {"dtype": "F32", "shape": [5, 4], "data_offsets": [0.0, 80.0]}},
+    {"wte.weight": {"dtype": "F32", "shape": [5, 4], "data_offsets": [4, 80]}},
+]
+
+
+@pytest.mark.parametrize("header", DAMAGED)
+def test_a_header_that_places_nothing_is_refused(tmp_path, header):
+    text = json.dumps(header).encode()
+    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text + bytes(160))
+    with pytest.raises(ValueError, match=r"place of wte\.weight is not in the file"):
+        of_file(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "file, text, error, message",
+    [
+        ("model-00002-of-00003.safetensors", None, FileNotFoundError, "wanted this file, which model"),
+        ("model.safetensors.index.json", "{", ValueError, "index.json: wanted JSON"),
+        ("model.safetensors.index.json", "[]", ValueError, "index.json: got list, wanted names"),
+        ("model.safetensors.index.json", "{}", ValueError, "index.json: wanted weight_map"),
+        ("config.json", "", ValueError, "config.json: wanted JSON"),
+        ("config.json", "null", ValueError, "config.json: got NoneType, wanted names"),
+    ],
+)
+def test_a_folder_that_is_damaged_is_refused(tmp_path, file, text, error, message):
+    path = sharded(tmp_path, F32) / file
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(error, match=message):
+        read(tmp_path)
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

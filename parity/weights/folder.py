@@ -29,7 +29,7 @@ def read(path, *, part=None, drop=(), **config):
     if path.is_file():
         c, found = nanogpt.checkpoint(pickled.load(path))
     elif (path / "config.json").exists():
-        c, found = keywords.Config(json.loads((path / "config.json").read_text())), stored.of_folder(path)
+        c, found = keywords.Config(stored.json_of(path / "config.json")), stored.of_folder(path)
     else:
         raise FileNotFoundError(f"{path}: wanted config.json in it")
     c.update(config)

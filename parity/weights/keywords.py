@@ -67,6 +67,7 @@ SIDES = {
     "decoder": {"cross": True},
 }  # EncoderDecoder's defaults
 SIZES = ("n_vocab", "n_embd", "n_head", "n_layer")
+COUNTS = (*SIZES, "head_dim", "hidden", "n_ctx", "stem", "size", "channels")
 UNWRITTEN = ("attn_dropout", "mlp_dropout", "resid_dropout", "embed_dropout", "precision", "implementation")
 BIASES = ("norm", "qkv", "out", "fc", "proj")
 
@@ -79,7 +80,11 @@ class Config(dict):
 
 
 def taken(c: Mapping, names: Mapping[str, str]) -> dict:
-    """{ours: c[theirs]} for names {ours: theirs}."""
+    """{ours: c[theirs]} for names {ours: theirs}. Raises ValueError if one that counts something does not."""
+    for ours, theirs in names.items():
+        x = c[theirs]
+        if ours in COUNTS and (not isinstance(x, int) or isinstance(x, bool) or x < 1):
+            raise ValueError(f"config.json: {theirs}: got {x!r}, wanted an integer above 0")
     return {ours: c[theirs] for ours, theirs in names.items()}
 
 
@@ -97,7 +102,7 @@ def only(c: Mapping, **wanted) -> None:
 
 def activation(name: str, gated=False) -> str:
     """Ours for a name of theirs."""
-    ours = PLAIN.get(name)
+    ours = PLAIN.get(name) if isinstance(name, str) else None
     ours = GATED.get(ours or "") if gated else ours
     if ours is None:
         names = sorted(theirs for theirs, x in PLAIN.items() if not gated or x in GATED)

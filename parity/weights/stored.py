@@ -66,8 +66,21 @@ def narrowed(x: np.ndarray, dtype: str) -> np.ndarray | None:
     return near if np.array_equal(near.astype(x.dtype), x, equal_nan=True) else None
 
 
+def json_of(path: Path) -> dict:
+    """What a JSON file says by name. Raises ValueError if it is none."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path}: wanted JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: got {type(found).__name__}, wanted names and what they mean")
+    return found
+
+
 def of_file(path: Path) -> dict[str, Stored]:
     """The arrays of a safetensors file by name. Raises ValueError if it is none."""
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: wanted this file, which {INDEX} names")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -80,13 +93,25 @@ def of_file(path: Path) -> dict[str, Stored]:
     header.pop("__metadata__", None)
     found = {}
     for name, entry in header.items():
-        start, end = entry["data_offsets"]
-        dtype, bits = DTYPES.get(entry["dtype"], (entry["dtype"], None))
-        whole = bits is None or end - start == bits.itemsize * prod(entry["shape"])
+        code, shape, (start, end) = placed(entry)
+        dtype, bits = DTYPES.get(code, (code, None))
+        whole = bits is None or end - start == bits.itemsize * prod(shape)
         if not whole or not 0 <= start <= end <= size - 8 - length:
             raise ValueError(f"{path}: the place of {name} is not in the file: it is cut short or damaged")
-        found[name] = Stored(path, 8 + length + start, tuple(entry["shape"]), dtype)
+        found[name] = Stored(path, 8 + length + start, shape, dtype)
     return found
+
+
+def placed(entry) -> tuple[str, tuple[int, ...], tuple[int, int]]:
+    """(code of the dtype, shape, the data's first byte and the one after the last) of a header's entry.
+
+    Of anything else, a place that is in no file.
+    """
+    match entry:
+        case {"dtype": str(code), "shape": [*shape], "data_offsets": [int(start), int(end)]}:
+            if all(isinstance(n, int) and n >= 0 for n in shape):
+                return code, tuple(shape), (start, end)
+    return "", (), (0, -1)
 
 
 def of_folder(folder: Path) -> dict[str, Stored]:
@@ -95,7 +120,9 @@ def of_folder(folder: Path) -> dict[str, Stored]:
         return of_file(folder / SINGLE)
     if not (folder / INDEX).exists():
         raise FileNotFoundError(f"{folder}: wanted {SINGLE} or {INDEX} in it")
-    wanted = json.loads((folder / INDEX).read_text())["weight_map"]
+    wanted = json_of(folder / INDEX).get("weight_map")
+    if not isinstance(wanted, dict) or not all(isinstance(file, str) for file in wanted.values()):
+        raise ValueError(f"{folder / INDEX}: wanted weight_map, a file's name for each tensor")
     shards = {file: of_file(folder / Path(file).name) for file in sorted(set(wanted.values()))}
     absent = sorted(name for name, file in wanted.items() if name not in shards[file])
     if absent:
