@@ -1,5 +1,7 @@
 """The benchmark of models: what a step reads, and that no model is timed that is wrong or loses its place."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,13 @@ def test_steps_of_one_row_and_of_several_are_two_workloads(grid):
         ("step of 8 rows, forward, float32", 512, 8),
     ]
     assert [group for group in timing.groups(grid()) if group[0] in steps] == [[cell] for cell in steps]
+
+
+def test_a_column_of_several_batches_names_none():
+    seen = {"samples": [1.0, 1.0], "compile_s": 0.5}
+    rows = [timing.known(replace(TINY, B=B), "attn_jax model") | seen for B in (1, 8)]
+    columns = [tables.compile_times({"rows": some}).columns[1] for some in (rows, rows[:1])]
+    assert columns == ["T=8", "T=8, B=1"]
 
 
 @pytest.mark.parametrize("name", TORCH)
