@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from . import checks
 from .arithmetic import append_zero, describe, index, label
 from .dropout import Dropout
-from .implementations import IMPLEMENTATIONS, choose
+from .implementations import IMPLEMENTATIONS, choose, others
 from .visibility import Sight
 
 
@@ -106,13 +106,14 @@ def explain(q, k, v, causal=False, **options):
     Takes what that takes; computes nothing. Returns a line for each implementation, the chosen one first.
     """
     given = scaled_dot_product_attention.__kwdefaults__ | options
-    wanted = [given.pop(name) for name in ("return_lse", "return_weights", "implementation")]
-    name, others, _ = prepare(q, k, v, causal, *wanted, given)
-    return "\n".join([f"{name}: chosen", *(f"{other}: {why}" for other, why in others.items())])
+    asked = [given.pop(name) for name in ("return_lse", "return_weights", "implementation")]
+    name, wanted, call = prepare(q, k, v, causal, *asked, given)
+    reasons = others(name, asked[-1], wanted, call)
+    return "\n".join([f"{name}: chosen", *(f"{other}: {why}" for other, why in reasons.items())])
 
 
 def prepare(q, k, v, causal, return_lse, return_weights, implementation, given):
-    """The name of the implementation that runs, why the others do not, and its arguments.
+    """The name of the implementation that runs, what it has to give besides the output, and its arguments.
 
     given: the other keywords of scaled_dot_product_attention.
     """
@@ -127,7 +128,7 @@ def prepare(q, k, v, causal, return_lse, return_weights, implementation, given):
     )
     call = grouped(q, k, v, causal, **given)
     wanted = [name for name, flag in (("lse", return_lse), ("weights", return_weights)) if flag]
-    return *choose(implementation, wanted, call), call
+    return choose(implementation, wanted, call), wanted, call
 
 
 def grouped(

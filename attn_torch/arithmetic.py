@@ -13,13 +13,14 @@ from .checks import INTEGERS, Spec
 # A name of the contract -> what torch calls it. A device without that mode computes in float32.
 MODES = {None: "ieee", "float32": "ieee", "tensorfloat32": "tf32", "bfloat16": "bf16"}
 INDEX = torch.int64  # dtype of positions, lengths and segment ids
+_NAMES = {x: str(x).removeprefix("torch.") for x in vars(torch).values() if isinstance(x, torch.dtype)}
 
 
 def describe(x):
     """The Spec of an array of this framework, with the extremes of integers; anything else as it is."""
     if not isinstance(x, Tensor):
         return x
-    spec = Spec(tuple(x.shape), str(x.dtype).removeprefix("torch."))
+    spec = Spec(tuple(x.shape), _NAMES[x.dtype])
     if spec.dtype not in INTEGERS or torch.compiler.is_compiling() or x.device.type != "cpu" or not x.numel():
         return spec
     try:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from . import checks
-from .arithmetic import accumulator, describe, einsum
+from .arithmetic import accumulator, describe, einsum, switched
 from .dropout import Dropout, keep
 from .norms import layer_norm, rms_norm
 
@@ -22,12 +22,32 @@ def linear(x, w, b=None):
     for p in (w,) if b is None else (w, b):
         if x.dtype != p.dtype:
             raise TypeError(f"x: got dtype {describe(x).dtype}, wanted its parameters' {describe(p).dtype}")
-    y = einsum("...c,cf->...f", x, w)
+    y = _thin(x, w.T) if _few_rows(x, w) else einsum("...c,cf->...f", x, w)
     if b is None:
         return y
     # b is added in the accumulator's dtype: in that its gradient is summed, over all positions
     wide = accumulator(y.dtype)
     return (y.to(wide) + torch.broadcast_to(b.to(wide), y.shape)).to(y.dtype)
+
+
+def _few_rows(x, w):
+    """Whether a linear map of x is faster as _thin: on a CPU, and of full precision."""
+    few = x.device.type == "cpu" and x.numel() <= 4 * x.shape[-1] and min(x.numel(), w.numel()) > 0
+    return few and not (torch.compiler.is_compiling() or accumulator(x.dtype) != x.dtype or switched(x, None))
+
+
+def _thin(x, w):
+    """x w^T, for x (..., C) of few rows and w (F, C): (..., F).
+
+    As w x^T, in two halves or of two columns at least: what is one product with one vector, torch hands to a
+    routine that reads w at a third of the speed.
+    """
+    rows, (F, C) = x.reshape(-1, x.shape[-1]), w.shape
+    if F % 2 == 0:
+        y = torch.bmm(w.unflatten(0, (2, F // 2)), rows.T.expand(2, C, -1))
+    else:
+        y = torch.mm(w, (rows if rows.shape[0] > 1 else rows.repeat(2, 1)).T)[:, : rows.shape[0]]
+    return y.reshape(F, -1).T.reshape(*x.shape[:-1], F)
 
 
 def check_channels(x, n_embd, name="x"):
@@ -58,7 +78,10 @@ class Linear(nn.Linear):
         if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
             got, wanted = describe(x).dtype, describe(self.weight).dtype
             raise TypeError(f"x: got dtype {got}, wanted its parameters' {wanted}")
-        return super().forward(x)
+        if not _few_rows(x, self.weight) or torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        y = _thin(x, self.weight)
+        return y if self.bias is None else y + self.bias
 
 
 class LayerNorm(nn.LayerNorm):

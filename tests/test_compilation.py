@@ -10,6 +10,12 @@ from test_encoder_decoder import INPUTS, PAIRS, random_pair
 ROOM = 8
 
 
+@pytest.fixture(autouse=True)
+def one_linear_map(monkeypatch):
+    """Uncompiled, torch maps few rows in another order of sums."""
+    monkeypatch.setattr("attn_torch.layers._few_rows", lambda x, w: False)
+
+
 def flat(x):
     return [leaf for part in x for leaf in flat(part)] if isinstance(x, tuple | list) else [x]
 

@@ -57,6 +57,28 @@ def wrapped(framework, inner, added):
     return module
 
 
+@pytest.mark.parametrize("n_out", [6, 7])
+@pytest.mark.parametrize("rows", [0, 1, 2, 4])
+def test_torch_maps_few_rows_as_it_does_many(rows, n_out):
+    """Forward and backward; few are another product."""
+    import torch
+
+    from attn_torch.layers import Linear, linear
+
+    layer = Linear(5, n_out).double()
+    w, b = layer.weight.T, layer.bias
+    x, dout = (torch.from_numpy(drawn(9, n, seed=n)) for n in (5, n_out))
+    want = x[:rows] @ w + b
+    grads = dout[:rows] @ w.T, dout[:rows].T @ x[:rows], dout[:rows].sum(0)
+    for f in (layer, lambda x: linear(x, w, b)):
+        few = x[:rows].clone().requires_grad_()
+        out = f(few)
+        got = torch.autograd.grad(out, (few, layer.weight, b), dout[:rows])
+        for y, z in zip((out, *got), (want, *grads), strict=True):
+            assert y.shape == z.shape
+            assert rows == 0 or part_by(to_numpy(y), to_numpy(z)) < 1e-13
+
+
 def test_torch_modules_have_the_names_that_checkpoints_use_and_can_be_copied():
     import torch
 

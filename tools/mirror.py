@@ -135,10 +135,11 @@ EXEMPT = {
         (
             "tile_sizes(B, H, G, Tq, Tk)\n"
             "(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query.",
-            "tile_sizes(B, H, G, Tq, Tk, fixed, width)\n"
+            "tile_sizes(B, H, G, Tq, Tk, fixed, width, plain)\n"
             "(rows of the batch, kv heads, queries, keys) of a tile.\n\n"
             "fixed: whether what can be seen is known beforehand."
-            " width: how many keys a query sees besides its own.",
+            " width: how many keys a query sees besides its own.\n"
+            "plain: whether k and v are read as they are, neither converted nor rid of what no query reads.",
             "JAX compiles for its tiles",
         ),
         ("", "WRITTEN_OUT", "JAX compiles for its tiles"),

@@ -3,31 +3,27 @@
 from . import blockwise, fused, reference
 
 IMPLEMENTATIONS = {"reference": reference, "blockwise": blockwise, "fused": fused}
+AUTO = ("blockwise", "reference")  # in the order in which auto takes them
 
 
 def choose(implementation, wanted, call):
-    """(the name of the implementation that a call runs, why each other one does not, by name).
+    """The name of the implementation that a call runs.
 
     implementation: a name, or "auto". wanted: "lse", "weights", both or none. call: attention's arguments.
     Raises ValueError if the one that is named cannot give what is wanted.
     """
+    for name in AUTO if implementation == "auto" else (implementation,):
+        if IMPLEMENTATIONS[name].cannot(wanted, **call) is None:
+            return name
     reasons = {name: way.cannot(wanted, **call) for name, way in IMPLEMENTATIONS.items()}
-    if implementation == "auto":
-        name = next(name for name in preferred(call) if reasons[name] is None)
-        return name, {n: reason or "slower here" for n, reason in reasons.items() if n != name}
-    if reasons[implementation] is not None:
-        can = ", ".join(name for name, reason in reasons.items() if reason is None)
-        raise ValueError(
-            f"implementation: got {implementation!r}, which {reasons[implementation]}, wanted auto or {can}"
-        )
-    return implementation, {
-        n: reason or "not asked for" for n, reason in reasons.items() if n != implementation
-    }
+    can = ", ".join(name for name, reason in reasons.items() if reason is None)
+    raise ValueError(
+        f"implementation: got {implementation!r}, which {reasons[implementation]}, wanted auto or {can}"
+    )
 
 
-def preferred(call):
-    """The names in the order in which auto takes them: a single row of scores is no work for tiles."""
-    sight = call["sight"]
-    hidden = sight.causal or any(rule is not None for rule in (sight.window, *sight[3:]))
-    alone = call["q"].shape[-2] == 1 and not hidden
-    return ("reference", "blockwise") if alone else ("blockwise", "reference")
+def others(chosen, implementation, wanted, call):
+    """Why each implementation but the chosen one does not run such a call, by name."""
+    idle = "slower here" if implementation == "auto" else "not asked for"
+    rest = {name: way for name, way in IMPLEMENTATIONS.items() if name != chosen}
+    return {name: way.cannot(wanted, **call) or idle for name, way in rest.items()}

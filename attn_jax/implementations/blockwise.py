@@ -30,7 +30,7 @@ from .loops import added, over_heads, over_keys, over_queries, padded, pasted, w
 from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
 
 LOG2E = 1 / log(2)
-WRITTEN_OUT = 4  # tiles of queries at most that are not in a loop
+WRITTEN_OUT = 8  # tiles of queries, or of keys, at most that are not in a loop
 
 
 def cannot(wanted, q, k, v, sight, **options):
@@ -57,37 +57,44 @@ def attention(
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Array) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
     fixed = not any(isinstance(x, Array) for x in sight[2:7])  # all rules but the mask are numbers
-    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight))
+    plain = fixed and sight.mask is None and bias is None and q.dtype == accumulator(q.dtype)
+    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight), plain)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    unrolled = fixed and Tq <= WRITTEN_OUT * tiles[2]
-    more = (0, 0) if unrolled else (-Tq % tiles[2], -Tk % tiles[3])
-    whole = padded(q, k, v, bias, sight, dropout, *more)
-    plan, arrays = split(Plan(scale, softcap, precision, tiles, *whole[4:], unrolled))
+    unrolled = fixed and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
+    q, bias, *rules = padded(q, bias, sight, dropout, 0 if unrolled else -Tq % tiles[2])
+    plan, arrays = split(Plan(scale, softcap, precision, tiles, *rules, unrolled))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
-    out, top, total = (x[:, :, :, :Tq] for x in function(plan, *whole[:4], *arrays))
+    out, top, total = (x[:, :, :, :Tq] for x in function(plan, q, k, v, bias, *arrays))
     lse = log_sum(top, total)
     if sinks is not None:
         out, lse = with_sinks(out, lse, sinks)
     return out.astype(q.dtype), lse
 
 
-def tile_sizes(B, H, G, Tq, Tk, fixed, width):
+def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
     """(rows of the batch, kv heads, queries, keys) of a tile.
 
     fixed: whether what can be seen is known beforehand. width: how many keys a query sees besides its own.
+    plain: whether k and v are read as they are, neither converted nor rid of what no query reads.
     """
-    # Measured on two Zen 4 cores. A call of 2**18 scores, or of few queries, is one tile. Else one head, for
-    # XLA spreads a large product over the cores, but not the heads of one. Up to 4096 rows, four tiles of
-    # them, written out, against 2**19 scores' worth of keys. Beyond that, loops: their turns cost more, but a
-    # program of four times the tiles would take as much longer to compile.
-    if B * H * G * Tq * Tk <= 2**18 or G * Tq <= 16:
-        return max(B, 1), max(H, 1), max(Tq, 1), Tk
-    if fixed and G * Tq <= 4096:
-        n_q = max(256 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
-        return 1, 1, n_q, max(256, 2**19 // (G * n_q))
+    # Measured on two Zen 4 cores. A call of 2**18 scores is one tile; one of few queries too, unless k and v
+    # have to be written anew: then what the caches hold. Else one head, for XLA spreads a large product over
+    # the cores, but not the heads of one. Up to 4096 rows, eight tiles of them, written out, against 2**18
+    # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer.
+    if B * H * G * Tq == 0:
+        return 1, 1, 1, Tk
+    if G * Tq <= 16:
+        return B, H, Tq, Tk if plain else _share(Tk, max(256, 3 * 2**11 // (B * H)))
+    if B * H * G * Tq * Tk <= 2**18:
+        return B, H, Tq, Tk
     n_q = _share(Tq, max(32, 256 // G))
-    if n_q + width <= 1024:  # all keys in reach of 256 queries
-        return 1, 1, n_q, _share(n_q + width, 1024)
+    if n_q + width <= 1024 and Tq > 8 * n_q:  # all keys in reach; several heads, for their products are small
+        n_k = _share(n_q + width, 1024)
+        n_h = max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * G * n_q * n_k <= 2**21))
+        return 1, n_h, n_q, n_k
+    if fixed and G * Tq <= 4096:
+        n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
+        return 1, 1, n_q, max(256, 2**18 // (G * n_q))
     return 1, 1, _share(Tq, max(32, min(512, 1536 // G))), _share(Tk, 512)
 
 
@@ -96,6 +103,12 @@ def _share(n, most):
     parts = -(-n // most)
     share = -(-n // parts)
     return share if parts == 1 else min(most, -(-share // 8) * 8)
+
+
+def _in_pairs(plan):
+    """The plan for derivatives: of tiles that are written out two in one, which compile in half the time."""
+    n_b, n_h, n_q, n_k = plan.tiles
+    return plan._replace(tiles=(n_b, n_h, 2 * n_q, n_k)) if plan.unrolled else plan
 
 
 def log_sum(top, total):
@@ -237,7 +250,7 @@ def attend(plan, q, k, v, bias, *arrays):
 @partial(jax.jit, static_argnums=0)
 def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
-    dtype = accumulator(q.dtype)
+    plan, dtype = _in_pairs(plan), accumulator(q.dtype)
 
     def heads(whole, biases, rules):
         q_, k_, v_, *others = whole
@@ -252,7 +265,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             def keys(corner, sums):
                 (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
                 dq, dk, dv, *db = sums
-                j0, n_k = corner[2:]
+                j0, n_k = corner[2:4]
                 part = dq, cut(dk, 2, j0, n_k), cut(dv, 2, j0, n_k)
                 (dq, *part), dscores = backward_tile(plan, part, rows, keys_, values, *tile, base, do, delta)
                 dk, dv = (pasted(x, y, 2, j0) for x, y in zip((dk, dv), part, strict=True))
@@ -277,7 +290,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
 @partial(jax.jit, static_argnums=0)
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    factor = plan.scale / _unit(plan)
+    plan, factor = _in_pairs(plan), plan.scale / _unit(plan)
 
     def heads(whole, biases, rules):
         q_, k_, v_, out_, top_, total_, dq_, dk_, dv_ = whole

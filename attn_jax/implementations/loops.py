@@ -16,7 +16,7 @@ from ..schedule import key_range
 from ..visibility import Sight
 from .tiles import Rules, cut, joined, reach
 
-WORKERS = min(4, os.cpu_count() or 1)  # heads whose loops XLA may run side by side
+WORKERS = min(4, os.cpu_count() or 1)  # heads that XLA may compute side by side, while all fit the caches
 
 
 def over_heads(plan, f, whole, biases, arrays, shared=()):
@@ -29,7 +29,8 @@ def over_heads(plan, f, whole, biases, arrays, shared=()):
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
     n_b = n_b if n_h == H else 1  # so that the heads of a tile are one after the other
     n = B * H // (n_b * n_h)
-    workers = max(w for w in range(1, WORKERS + 1) if n % w == 0)
+    most = WORKERS if plan.unrolled and whole[1].shape[2] <= 1024 else 1
+    workers = max(w for w in range(1, most + 1) if n % w == 0)
     whole = [x.reshape(prod(x.shape[:-2]), *x.shape[-2:]) for x in whole]  # an axis of size 1 would be copied
 
     def some(sums, first):
@@ -76,19 +77,27 @@ def over_queries(plan, f, carry, q):
 
 
 def over_keys(plan, sight, i0, n_q, k, f, carry):
-    """f(corner, carry) over the tiles of keys in reach of n_q queries from i0 on."""
+    """f(corner, carry) over the tiles of keys in reach of n_q queries from i0 on.
+
+    corner: as in tile_of, the last tile may begin before the end of the one before it.
+    """
     n, Tk = plan.tiles[3], k.shape[1]
     if plan.unrolled:
         i1 = i0 + n_q if sight.q_lengths is None else min(i0 + n_q, sight.q_lengths)
         n_k = Tk if sight.kv_lengths is None else min(Tk, sight.kv_lengths)
         j0, j1 = key_range(i0, i1, n_k, sight.causal, sight.window, sight.q_offset)
         for j in range(j0, j1, n):
-            carry = f((i0, n_q, j, min(n, j1 - j)), carry)
+            carry = f((i0, n_q, j, min(n, j1 - j), None), carry)
         return carry
     j0, j1 = reach(sight, i0, n_q, Tk)
     if n_q + width(sight) <= n:  # one tile holds them all, wherever they begin
-        return f((i0, n_q, jnp.minimum(j0, Tk - n), n), carry)
-    return lax.fori_loop(j0 // n, -(-j1 // n), lambda t, carry: f((i0, n_q, t * n, n), carry), carry)
+        return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), carry)
+
+    def turn(t, carry):
+        corner = (t * n, n, None) if Tk % n == 0 else (jnp.minimum(t * n, Tk - n), n, t * n)
+        return f((i0, n_q, *corner), carry)
+
+    return lax.fori_loop(j0 // n, -(-j1 // n), turn, carry)
 
 
 def width(sight):
@@ -98,30 +107,24 @@ def width(sight):
     return inf if left is None or right is None else left + right
 
 
-def padded(q, k, v, bias, sight, dropout, n_q, n_k):
-    """A call with n_q more queries, which see nothing, and n_k more keys, which nothing sees."""
-    if not n_q and not n_k:
-        return q, k, v, bias, sight, dropout
-    Tq, Tk = q.shape[3], k.shape[2]
+def padded(q, bias, sight, dropout, n_q):
+    """A call with n_q more queries, which see nothing."""
+    if not n_q:
+        return q, bias, sight, dropout
 
-    def pad(x, ends, mode="constant"):
+    def pad(x, axis, mode="constant"):
         if not isinstance(x, Array):
             return x
-        return jnp.pad(x, [(0, ends.get(axis, 0) * (n > 1)) for axis, n in enumerate(x.shape)], mode)
+        return jnp.pad(x, [(0, n_q * (n > 1 and at == axis)) for at, n in enumerate(x.shape)], mode)
 
-    def length(x, n, more):
-        return x if not more else n if x is None else min(x, n) if isinstance(x, int) else jnp.minimum(x, n)
-
+    Tq, n = q.shape[3], sight.q_lengths
     sight = sight._replace(
-        q_lengths=length(sight.q_lengths, Tq, n_q),
-        kv_lengths=length(sight.kv_lengths, Tk, n_k),
-        q_segment_ids=pad(sight.q_segment_ids, {1: n_q}, "edge"),  # no id that would be out of order
-        kv_segment_ids=pad(sight.kv_segment_ids, {1: n_k}, "edge"),
-        mask=pad(sight.mask, {3: n_q, 4: n_k}),
+        q_lengths=Tq if n is None else min(n, Tq) if isinstance(n, int) else jnp.minimum(n, Tq),
+        q_segment_ids=pad(sight.q_segment_ids, 1, "edge"),  # no id that would be out of order
+        mask=pad(sight.mask, 3),
     )
-    dropout = dropout and dropout._replace(mask=pad(dropout.mask, {3: n_q, 4: n_k}))
-    q, k, v, bias = pad(q, {3: n_q}), pad(k, {2: n_k}), pad(v, {2: n_k}), pad(bias, {3: n_q, 4: n_k})
-    return q, k, v, bias, sight, dropout
+    dropout = dropout and dropout._replace(mask=pad(dropout.mask, 3))
+    return pad(q, 3), pad(bias, 3), sight, dropout
 
 
 def together(x, n_q):

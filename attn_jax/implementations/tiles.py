@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from .. import dropout as dropping
 from .. import visibility
-from ..arithmetic import INDEX, take
+from ..arithmetic import INDEX, iota, take
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight, visible
@@ -95,14 +95,18 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
 
     corner: i0, n_q, j0, n_k, queries i0 ... i0 + n_q - 1 against keys j0 ... j0 + n_k - 1.
     """
+    *corner, first = corner  # of the keys, the first that counts, or None if all do
     _, n_q, j0, n_k = corner
     shape = *rules.heads, queries.shape[1] // n_q, n_q, n_k
-    arrays = [cut(x, 1, j0, n_k).astype(queries.dtype) for x in arrays]  # (N, k, d)
+    arrays = [_widened(x, j0, n_k, queries.dtype) for x in arrays]  # (N, k, d)
     bias = part_of_bias(bias, corner, rules, queries)
     seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
     seen = None if seen is None else by_row(seen, shape)
-    if bias is not None:
-        seen = bias != -inf if seen is None else seen & (bias != -inf)
+    others = [] if bias is None else [bias != -inf]
+    if first is not None:
+        others.append((j0 + iota(n_k, queries) >= first)[None, None])
+    for rule in others:
+        seen = rule if seen is None else seen & rule
     if bias is not None or any(isinstance(x, Array) for x in rules.sight):
         read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
         arrays = [jnp.where(read, x, 0.0) for x in arrays]
@@ -112,11 +116,22 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
     return arrays, bias, hidden if seen is None else ~seen, kept
 
 
+def _widened(x, j0, n_k, dtype):
+    """n_k of the keys (N, Tk, d) from j0 on, in dtype.
+
+    They are cut as bits: numbers XLA would convert before the loop, all of them, into new memory.
+    """
+    if x.dtype == dtype:
+        return cut(x, 1, j0, n_k)
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(cut(bits, 1, j0, n_k), x.dtype).astype(dtype)
+
+
 def part_of_bias(bias, corner, rules, queries):
     """A tile's part of a bias: (N, R, k), any axis possibly 1."""
     if bias is None:
         return None
-    i0, n_q, j0, n_k = corner
+    i0, n_q, j0, n_k, *_ = corner
     part = take(take(bias, 3, i0, n_q), 4, j0, n_k).astype(queries.dtype)
     return by_row(part, (*rules.heads, queries.shape[1] // n_q, n_q))
 

@@ -250,6 +250,7 @@ def attend(plan, q, k, v, bias, *arrays):
     known = {}
     whole = q, k, v, top, total, out
     for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, whole, (bias,), arrays):
+        k_, v_ = k_.to(dtype), v_.to(dtype)  # once for all tiles of queries
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * factor
             zero, zeros = (queries.new_zeros((*queries.shape[:2], n)) for n in (1, v.shape[-1]))
@@ -273,7 +274,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
     known = {}
     whole = k, v, dq, dk, dv, total, q, top, out, dout, dtotal
     for (k_, v_, dq_, dk_, dv_, *rows), (b_, db_), rules in over_heads(plan, whole, (bias, dbias), arrays):
-        q_ = rows[1]
+        k_, v_, q_ = k_.to(dtype), v_.to(dtype), rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             weight, queries, base, o, do, dt = (rows_of(x, i0, n_q, rules.heads) for x in rows)
             share, queries, do, dt = seeing(weight, queries, do, dt)

@@ -11,6 +11,8 @@ from torch import Tensor
 from ..arithmetic import accumulator, known, switched
 from ..schedule import key_range
 
+SOME = 1024  # keys at a time that are converted: new memory for all of them would be slow
+
 
 def ranges(q, k, sight, bias, dropout, precision):
     """(first, end) of the keys that each row's query sees, or None if a call is no such step."""
@@ -46,11 +48,14 @@ def _read(q, k, v, j0, j1, softcap):
     """q (B, H, G, d), scaled, over keys j0 ... j1 - 1."""
     if j0 == j1:
         return q.new_zeros((*q.shape[:3], v.shape[3])), q.new_full((*q.shape[:3], 1), -torch.inf)
-    k, v = (x[:, :, j0:j1].to(q.dtype) for x in (k, v))
-    scores = torch.matmul(q, k.mT)  # (B, H, G, k)
+    n = j1 - j0 if k.dtype == q.dtype else SOME
+    parts = (x.to(q.dtype) for x in k[:, :, j0:j1].split(n, 2))
+    scores = torch.cat([torch.matmul(q, x.mT) for x in parts], 3)  # (B, H, G, k)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    top = torch.amax(scores, -1, keepdim=True).detach()
+    top = torch.amax(scores, -1, keepdim=True).detach().clamp(min=torch.finfo(q.dtype).min)
     weights = torch.exp(scores - top)
-    total = weights.sum(-1, keepdim=True)
-    return torch.matmul(weights, v) / total, top + torch.log(total)
+    total = weights.sum(-1, keepdim=True)  # at least 1, or 0 where every score is -inf
+    parts = (x.to(q.dtype) for x in v[:, :, j0:j1].split(n, 2))
+    out = sum(torch.matmul(w, x) for w, x in zip(weights.split(n, 3), parts, strict=True))
+    return out / total.clamp(min=1), top + torch.log(total)
