@@ -35,7 +35,8 @@ def generate(
 ):
     """n_new tokens to follow each row of tokens.
 
-    model: a Transformer with causal=True and a head, or an EncoderDecoder.
+    model: a Transformer with causal=True and a head, or an EncoderDecoder. Parameters of the functional style
+      go into one by params.from_tree.
     tokens: (..., T) integers, the prompts. mask: (..., T) bool, True = a real token: prompts of several
       lengths have padding on either side.
     inputs: what an EncoderDecoder's encoder reads, (..., Tk) or frames; inputs_mask: its mask, (..., Tk).

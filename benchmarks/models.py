@@ -7,7 +7,7 @@ reads the last one: (logits (B, V),).
 A call is timed with what puts the context back to T positions for the next one, which moves no keys: ours
 count a position less, attn_jax in its compiled program; transformers' cache is cropped, which gives views.
 That it copies these in the next step is not for the crop: its cache grows by copying, in every step. Ours
-have room for one position more.
+have room for all positions that the model has.
 """
 
 from functools import partial
@@ -37,7 +37,7 @@ def torch_model(on, cell, tree, tokens):
     from_tree(model, tree)
     model.to(on.DEVICE)
     first, last = on.place(tokens, "").long().split([cell.T, 1], 1)
-    caches = [dense_cache(cell.B, cell.H, cell.T + 1, cell.D, device=on.DEVICE) for _ in range(cell.L)]
+    caches = [dense_cache(cell.B, cell.H, POSITIONS, cell.D, device=on.DEVICE) for _ in range(cell.L)]
     with torch.no_grad():
         _, caches = model(first, caches=caches, logits_at=torch.zeros_like(first[:, 0]))
 
@@ -73,7 +73,7 @@ def jax_model(on, cell, tree, tokens):
         return logits[:, 0], one_back(caches)
 
     first, last = jnp.split(on.place(tokens, ""), [cell.T], 1)
-    caches = tuple(dense_cache(cell.B, cell.H, cell.T + 1, cell.D) for _ in range(cell.L))
+    caches = tuple(dense_cache(cell.B, cell.H, POSITIONS, cell.D) for _ in range(cell.L))
     caches = read(state, caches, first)
     run, compile_s, estimate = on.ahead(step, state, caches, last)
 
