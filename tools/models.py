@@ -337,6 +337,7 @@ def main():
     import jax
 
     jax.config.update("jax_enable_x64", True)
+    importlib.import_module("transformers").logging.disable_progress_bar()
     columns = [(framework, dtype) for dtype in ("float64", "float32") for framework in ("torch", "jax")]
     print(
         "| family | " + " | ".join(f"attn_{f} {d}" for f, d in columns) + " | transformers float32 | bound |"
