@@ -22,7 +22,7 @@ def linear(x, w, b=None):
     for p in (w,) if b is None else (w, b):
         if x.dtype != p.dtype:
             raise TypeError(f"x: got dtype {describe(x).dtype}, wanted its parameters' {describe(p).dtype}")
-    y = _thin(x, w.T) if _few_rows(x, w) else einsum("...c,cf->...f", x, w)
+    y = _thin(x, w.T) if _few_rows(x, w.T) else einsum("...c,cf->...f", x, w)
     if b is None:
         return y
     # b is added in the accumulator's dtype: in that its gradient is summed, over all positions
@@ -32,8 +32,13 @@ def linear(x, w, b=None):
 
 def _few_rows(x, w):
     """Whether a linear map of x is faster as _thin: on a CPU, and of full precision."""
-    few = x.device.type == "cpu" and x.numel() <= 4 * x.shape[-1] and min(x.numel(), w.numel()) > 0
-    return few and not (torch.compiler.is_compiling() or accumulator(x.dtype) != x.dtype or switched(x, None))
+    few = x.device.type == "cpu" and 0 < x.numel() <= 4 * x.shape[-1]
+    fits = x.shape[-1] == w.shape[1] and w.shape[0] > 0
+    return (
+        few
+        and fits
+        and not (torch.compiler.is_compiling() or accumulator(x.dtype) != x.dtype or switched(x, None))
+    )
 
 
 def _thin(x, w):
@@ -78,7 +83,8 @@ class Linear(nn.Linear):
         if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
             got, wanted = describe(x).dtype, describe(self.weight).dtype
             raise TypeError(f"x: got dtype {got}, wanted its parameters' {wanted}")
-        if not _few_rows(x, self.weight) or torch.is_autocast_enabled(x.device.type):
+        alike = self.bias is None or self.bias.dtype == x.dtype
+        if not (alike and _few_rows(x, self.weight)) or torch.is_autocast_enabled(x.device.type):
             return super().forward(x)
         y = _thin(x, self.weight)
         return y if self.bias is None else y + self.bias

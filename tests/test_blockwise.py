@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from frameworks import both_frameworks, native_options, package, to_native, to_numpy
+from frameworks import attend, both_frameworks, native_options, package, to_native, to_numpy
 
 from parity import cases, runner, subjects, worker
 
@@ -243,3 +243,24 @@ def test_a_query_and_a_key_that_nothing_pairs_may_hold_nan_in_a_tile_with_others
         for arrays in ((Q, K, V), spoilt)
     )
     np.testing.assert_array_equal(to_numpy(dirty), to_numpy(clean))
+
+
+@both_frameworks
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True, "window": (3, 0), "q_offset": np.array([5, 9, 22])},
+        {"window": (2, 2), "q_offset": np.array([-1, 20, 3]), "kv_lengths": np.array([4, 24, 6])},
+        {"q_offset": np.array([0, 7, 30])},
+    ],
+    ids=str,
+)
+def test_a_tile_may_hold_rows_that_stand_far_apart(framework, monkeypatch, options):
+    monkeypatch.setattr(blockwise(framework), "tile_sizes", lambda *sizes: (3, 2, 1, 8))
+    q, k, v = (RNG.standard_normal((3, 2, n, 4)) for n in (1, 24, 24))
+    run = attend(framework)
+    results = [run(q, k, v, return_lse=True, implementation=n, **options) for n in ("blockwise", "reference")]
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+        seen = np.isfinite(want)
+        assert np.abs(got - want)[seen].max() < 1e-13

@@ -77,6 +77,8 @@ def test_torch_maps_few_rows_as_it_does_many(rows, n_out):
         for y, z in zip((out, *got), (want, *grads), strict=True):
             assert y.shape == z.shape
             assert rows == 0 or part_by(to_numpy(y), to_numpy(z)) < 1e-13
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer(torch.ones(rows + 1, 1, dtype=torch.float64))
 
 
 def test_torch_modules_have_the_names_that_checkpoints_use_and_can_be_copied():

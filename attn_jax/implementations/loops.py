@@ -90,7 +90,8 @@ def over_keys(plan, sight, i0, n_q, k, f, carry):
             carry = f((i0, n_q, j, min(n, j1 - j), None), carry)
         return carry
     j0, j1 = reach(sight, i0, n_q, Tk)
-    if n_q + width(sight) <= n:  # one tile holds them all, wherever they begin
+    several = isinstance(sight.q_offset, Array) and sight.q_offset.shape[0] > 1
+    if n_q + width(sight) <= n and not several:  # one tile holds them all, wherever they begin
         return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), carry)
 
     def turn(t, carry):

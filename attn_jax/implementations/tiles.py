@@ -107,7 +107,7 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
         others.append((j0 + iota(n_k, queries) >= first)[None, None])
     for rule in others:
         seen = rule if seen is None else seen & rule
-    if bias is not None or any(isinstance(x, Array) for x in rules.sight):
+    if seen is not None and (bias is not None or any(isinstance(x, Array) for x in rules.sight)):
         read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
         arrays = [jnp.where(read, x, 0.0) for x in arrays]
     kept = None
