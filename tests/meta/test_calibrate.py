@@ -61,7 +61,7 @@ def test_what_is_above_is_kept_and_makes_the_exit_code(capsys):
 
 @pytest.mark.slow
 def test_no_correct_implementation_is_above_its_bound():
-    """At least 10,000 judged outputs for each claim, on either set. An hour on two cores."""
+    """At least 10,000 judged outputs for each claim, on either set. Twenty minutes on two cores."""
     uses: calibrate.Uses = {}
     for _ in calibrate.calibrate(uses, tuple(built_in().values()), DTYPES, 10_000):
         pass
