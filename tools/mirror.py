@@ -151,9 +151,10 @@ EXEMPT = {
             "torch looks at the arrays before it computes, and manages memory; JAX writes a program",
         ),
         (
-            "readable(x)\nWhether the values of an array are there, or only its shape.",
-            "",
-            "while jax traces a program no values are there",
+            "readable(x)\nWhether the values of an array are there, or only its shape.\n"
+            "tile_of(corner, arrays, bias, rules, queries, hidden=None)",
+            "tile_of(corner, arrays, bias, rules, queries)",
+            "while jax traces a program no values are there; what numbers hide, torch keeps for later tiles",
         ),
         (
             "",

@@ -90,7 +90,7 @@ def extremes(x):
     return (x.min(), x.max()) if isinstance(x, Array) else (x, x)
 
 
-def tile_of(corner, arrays, bias, rules, queries, hidden=None):
+def tile_of(corner, arrays, bias, rules, queries):
     """A tile's keys of each array, its bias, what is hidden in it and which weights dropout keeps.
 
     corner: i0, n_q, j0, n_k, queries i0 ... i0 + n_q - 1 against keys j0 ... j0 + n_k - 1.
@@ -113,7 +113,7 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
     kept = None
     if rules.dropout is not None:
         kept = by_row(dropping.keep(dropping.tile(rules.dropout, *corner), shape, queries), shape)
-    return arrays, bias, hidden if seen is None else ~seen, kept
+    return arrays, bias, None if seen is None else ~seen, kept
 
 
 def _widened(x, j0, n_k, dtype):
