@@ -22,8 +22,9 @@ def blockwise(framework):
 
 @pytest.fixture(params=["torch", "jax"])
 def small_tiles(request, monkeypatch):
-    """The name of a framework whose tiles are SMALL, and in loops."""
+    """The name of a framework whose tiles are SMALL; in JAX in loops, in torch halved."""
     monkeypatch.setattr(blockwise(request.param), "tile_sizes", lambda *sizes: SMALL)
+    monkeypatch.setattr("attn_torch.implementations.walk.HALVED", 1)
     monkeypatch.setattr(blockwise("jax"), "WRITTEN_OUT", 0)
     worker.JITTED.clear()
     yield request.param

@@ -27,7 +27,7 @@ from ..visibility import visible
 from . import steps
 from .autograd import Linear, folded, of_floats
 from .tiles import Plan, in_reach, joined, part_of_bias, readable, rows_of, seeing, split, tile_of
-from .walk import memory, over_heads, over_queries, put
+from .walk import memory, over_heads, over_queries, put, rows_in
 
 LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
@@ -73,20 +73,23 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
     # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
-    # the threads, but within their caches: 3 * 2**18 scores. Products of 64 rows are slower than those of 128
-    # or 256, but too much of these would be hidden in a short prefix. 512 keys, or more of few rows: the more
-    # heads at a time, whose products are spread evenly.
-    n_q = max(1, min(Tq, (64 if Tk <= 512 else 128 if Tk <= 1024 else 256) // max(G, 1)))
-    n_k = max(1, min(Tk, max(512, 2**16 // max(1, G * n_q))))
-    heads = max(1, 3 * 2**18 // max(1, G * n_q * n_k))
-    return max(1, min(B, heads // max(H, 1))), max(1, min(H, heads)), n_q, n_k
+    # the threads, but within their caches: 3 * 2**18 scores. Products of 64 rows are slower than those of 256,
+    # but too much of these would be hidden in a short prefix or a window. 256 keys, or more of few rows, or all
+    # if there are few. As many heads at a time as fit, whose products are spread evenly, and about as many then.
+    G, few = max(G, 1), Tk <= 512
+    n_q = 64 if few and Tq <= 512 else 128 if few or G > 1 else 256
+    n_q = max(1, min(Tq, n_q, 768 // G))
+    n_k = max(1, min(Tk, max(512 if few else 256, 2**16 // (G * n_q))))
+    heads = max(1, 3 * 2**18 // (G * n_q * n_k))
+    n_h = max(1, -(-H // -(-H // heads))) if H else 1
+    return max(1, min(B, heads // n_h)), n_h, n_q, n_k
 
 
 def _reach(sight, Tk):
-    """How many of Tk keys 64 queries in a row may see by the window."""
+    """How many of Tk keys 128 queries in a row may see by the window."""
     left, right = sight.window or (None, None)
     right = 0 if sight.causal and right is None else right
-    return Tk if left is None or right is None else min(Tk, 64 + left + right)
+    return Tk if left is None or right is None else min(Tk, 128 + left + right)
 
 
 def log_sum(top, total):
@@ -110,26 +113,26 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     scores, _ = _scores(plan, q, k, bias, hidden)
     top, total, values = carry
     if not plan.small:
-        top = torch.maximum(top, torch.amax(scores, -1, keepdim=True))  # (N, R, 1), never -inf
-        shrink = torch.exp2(carry[0] - top)
-        total, values = total * shrink, values * shrink
+        larger = torch.maximum(top, torch.amax(scores, -1, keepdim=True))  # (N, R, 1), never -inf
+        shrink = torch.exp2(top - larger)
+        total.mul_(shrink), values.mul_(shrink), top.copy_(larger)
         scores.sub_(top)
     weights = scores.exp2_()
-    total = total + weights.sum(-1, keepdim=True)
-    return top, total, _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision, values)
+    total.add_(weights.sum(-1, keepdim=True))
+    _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision, values)
 
 
 def backward_tile(plan, sums, q, k, v, bias, hidden, kept, top, dout, delta):
     """Add a tile to the sums for dq, and dk and dv transposed. Also the cotangent of its biased scores."""
     scores, slope = _scores(plan, q, k, bias, hidden)
     weights = (scores if plan.small else scores.sub_(top)).exp2_()
-    dv = _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
+    _einsum("nvr,nrk->nvk", dout.mT, _dropped(plan, weights, kept), plan.precision, sums[2])
     dweights = _einsum("nrv,nkv->nrk", dout, v, plan.precision, into=plan.room[1])
     dbias = _dropped(plan, dweights, kept).sub_(delta).mul_(weights)
     dscores = dbias if slope is None else dbias * slope
-    dq = _einsum("nrk,nkd->nrd", dscores, k, plan.precision, sums[0])
-    dk = _einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision, sums[1])
-    return (dq, dk, dv), dbias
+    _einsum("nrk,nkd->nrd", dscores, k, plan.precision, sums[0])
+    _einsum("ndr,nrk->ndk", q.mT, dscores, plan.precision, sums[1])
+    return dbias
 
 
 def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias):
@@ -140,9 +143,9 @@ def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias
     dscores = _einsum("nrd,nkd->nrk", q, dk, plan.precision, dscores)
     dscores = dscores * _unit(plan) if slope is None else dscores * slope * _unit(plan)
     dweights = (dscores if dbias is None else dscores + dbias) * weights
-    dout = _einsum("nrk,nkv->nrv", _dropped(plan, dweights, kept), v, plan.precision, sums[0])
-    dout = _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), dv, plan.precision, dout)
-    return dout, sums[1] + dweights.sum(-1, keepdim=True)
+    _einsum("nrk,nkv->nrv", _dropped(plan, dweights, kept), v, plan.precision, sums[0])
+    _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), dv, plan.precision, sums[0])
+    sums[1].add_(dweights.sum(-1, keepdim=True))
 
 
 def _scores(plan, q, k, bias, hidden):
@@ -165,7 +168,7 @@ def _scores(plan, q, k, bias, hidden):
 def _einsum(equation, x, y, precision, onto=None, into=None):
     """einsum of one product of matrices for each n, as bmm, which has the least overhead.
 
-    onto: what the product is added to, in place. into: memory to use for it, more than enough.
+    onto: what the product is added to, in place. into: memory to use for it, of this size at least.
     """
     if precision != _DIRECT:
         z = einsum(equation, x, y, precision)
@@ -176,7 +179,8 @@ def _einsum(equation, x, y, precision, onto=None, into=None):
     if into is None:
         return torch.bmm(x, y)
     shape = x.shape[0], x.shape[1], y.shape[2]
-    return torch.bmm(x, y, out=into[: prod(shape)].view(shape))
+    start = (into.numel() - prod(shape)) // 32 * 16  # the middle: each of two threads stays in its own half
+    return torch.bmm(x, y, out=into.narrow(0, start, prod(shape)).view(shape))
 
 
 def _direct(plan, q, k, v, bias):
@@ -253,14 +257,15 @@ def attend(plan, q, k, v, bias, *arrays):
         k_, v_ = k_.to(dtype), v_.to(dtype)  # once for all tiles of queries
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * factor
-            zero, zeros = (queries.new_zeros((*queries.shape[:2], n)) for n in (1, v.shape[-1]))
-            carry = zero if plan.small else zero + torch.finfo(dtype).min, zero, zeros
+            carry = [queries.new_zeros((*queries.shape[:2], n)) for n in (1, 1, v.shape[-1])]
+            if not plan.small:
+                carry[0].fill_(torch.finfo(dtype).min)
             for corner, hidden in tiles:
-                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
-                carry = forward_tile(plan, carry, queries, keys, values, *tile)
-            *carry, values = carry
-            values /= torch.where(carry[1] == 0, 1.0, carry[1])
-            for x, rows in zip(results, (*carry, values), strict=True):
+                rows, *sums = rows_in(corner, i0, n_q, queries, *carry)
+                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, rows, hidden)
+                forward_tile(plan, sums, rows, keys, values, *tile)
+            carry[2].div_(torch.where(carry[1] == 0, 1.0, carry[1]))
+            for x, rows in zip(results, carry, strict=True):
                 put(x, i0, n_q, rows)
     return out, top, total
 
@@ -282,9 +287,10 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             delta = (do * o).sum(-1, keepdim=True) - dt
             dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
-                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, queries, hidden)
-                sums = dqueries, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
-                _, dscores = backward_tile(plan, sums, queries, keys, values, *tile, base, do, delta)
+                some, into, *others = rows_in(corner, i0, n_q, queries, dqueries, base, do, delta)
+                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, some, hidden)
+                sums = into, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
+                dscores = backward_tile(plan, sums, some, keys, values, *tile, *others)
                 if db_ is not None:
                     part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
                     part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
@@ -307,11 +313,10 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
             queries, dqueries = queries.to(dtype) * factor, dqueries.to(dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:
-                (keys, values, *moves), *tile = tile_of(
-                    corner, (k_, v_, dk_, dv_), b_, rules, queries, hidden
-                )
-                moves = dqueries, *moves, part_of_bias(db_, corner, rules, queries)
-                sums = tangent_tile(plan, sums, queries, keys, values, *tile, base, *moves)
+                some, dsome, top_, *into = rows_in(corner, i0, n_q, queries, dqueries, base, *sums)
+                (keys, values, *moves), *tile = tile_of(corner, (k_, v_, dk_, dv_), b_, rules, some, hidden)
+                moves = dsome, *moves, part_of_bias(db_, corner, rules, some)
+                tangent_tile(plan, into, some, keys, values, *tile, top_, *moves)
             put(do, i0, n_q, (sums[0] - sums[1] * o) * share)
             put(dt, i0, n_q, sums[1])
     return dout, torch.zeros_like(top), dtotal

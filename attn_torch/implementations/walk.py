@@ -16,6 +16,8 @@ from ..schedule import key_range
 from ..visibility import Sight, visible
 from .tiles import Rules, by_row, joined, reach, readable
 
+HALVED = 128  # queries of a tile beyond which a half of them does not read what only the other one sees
+
 
 def memory(plan, q):
     """Two flat arrays of the size of a tile's scores, in the accumulator's dtype; when compiling, None."""
@@ -55,16 +57,41 @@ def _numbers(x):
 def over_queries(plan, q, k, bias, rules, known):
     """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
     by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
+    whole = by_array or q.shape[0] > k.shape[0]  # half the queries of several heads are no half of the rows
     for i0 in range(0, q.shape[1], plan.tiles[2]):
         n_q = min(plan.tiles[2], q.shape[1] - i0)
         tiles = None if by_array else known.get((rules.sight, i0))  # numbers are often the same for all heads
         if tiles is None:
-            j0, j1 = reach(rules.sight, i0, n_q, k.shape[1])
-            corners = [(i0, n_q, j, min(plan.tiles[3], j1 - j)) for j in range(j0, j1, plan.tiles[3])]
+            spans = _spans(rules.sight, i0, n_q, k.shape[1], n_q if whole else HALVED)
+            corners = [
+                (i, n, j, min(plan.tiles[3], j1 - j))
+                for i, n, j0, j1 in spans
+                for j in range(j0, j1, plan.tiles[3])
+            ]
             tiles = [(at, None if by_array else _hidden(plan, rules, at, q, known)) for at in corners]
             if not by_array:
                 known[rules.sight, i0] = tiles
         yield i0, n_q, tiles
+
+
+def _spans(sight, i0, n_q, Tk, most):
+    """[(first query, how many, first key, end)], where these queries see something.
+
+    Of more than `most` queries each half gets the keys that only it reaches, and both get the others.
+    """
+    if n_q <= most:
+        return [(i0, n_q, *reach(sight, i0, n_q, Tk))]
+    half = n_q // 2
+    (a, b), (c, d) = reach(sight, i0, half, Tk), reach(sight, i0 + half, n_q - half, Tk)
+    if c == d:
+        return [(i0, half, a, b)]
+    return [(i0, half, a, min(b, c)), (i0, n_q, c, b), (i0 + half, n_q - half, max(b, c), d)]
+
+
+def rows_in(corner, i0, n_q, *rows):
+    """Of the rows (N, R, d) of n_q queries from i0 on, those of a tile: of all of them, or of a half."""
+    i, n = corner[:2]
+    return rows if n == n_q else [x.narrow(1, i - i0, n) for x in rows]
 
 
 def _hidden(plan, rules, corner, q, known):
