@@ -73,9 +73,9 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk):
     """(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query."""
     # Measured on two Zen 4 cores. Few operations on large tiles, for each costs microseconds and a meeting of
-    # the threads, but within their caches: 3 * 2**18 scores. Products of 64 rows are slower than those of 256,
-    # but too much of these would be hidden in a short prefix or a window. 256 keys, or more of few rows, or
-    # all if there are few. As many heads at a time as fit, whose products are spread evenly, and about as
+    # the threads, but within their caches: 3 * 2**18 scores. Products of 64 rows are slower than those of
+    # 256, but too much of these would be hidden in a short prefix or a window. 256 keys, or more of few rows,
+    # or all if there are few. As many heads at a time as fit, whose products are spread evenly, and about as
     # many the next time.
     G, few = max(G, 1), Tk <= 512
     n_q = 64 if few and Tq <= 512 else 128 if few or G > 1 else 256
