@@ -14,7 +14,7 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from math import gcd, inf, log
+from math import gcd, inf, log, log2
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,8 @@ def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
     if fixed and G * Tq <= 4096:
         n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
         return 1, 1, n_q, max(256, 2**18 // (G * n_q))
-    return 1, 1, _share(Tq, max(32, min(512, 1536 // G))), _share(Tk, 512)
+    n_q = min(512, 2 ** int(log2(max(1, 1536 // G))))
+    return 1, 1, _share(Tq, max(8, n_q)), _share(Tk, 512 if G <= 2 else 256)
 
 
 def _share(n, most):
@@ -241,7 +242,7 @@ def attend(plan, q, k, v, bias, *arrays):
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
             return carry, (values / jnp.where(total == 0, 1, total), top, total)
 
-        return over_queries(plan, queries, (), q_)[1]
+        return over_queries(plan, queries, (), q_, v_.shape[2], 1, 1)[1]
 
     results = over_heads(plan, heads, (q, k, v), (bias,), arrays)
     return tuple(x.reshape(*q.shape[:-1], x.shape[-1]) for x in results)
@@ -277,7 +278,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
 
         sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
         sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
-        (dk, dv, *db), (dq,) = over_queries(plan, queries, sums, q_)
+        (dk, dv, *db), (dq,) = over_queries(plan, queries, sums, q_, q_.shape[2])
         grads = dq, (dk * _unit(plan)).mT, dv.mT
         return *(x.astype(q.dtype) for x in grads), *db
 
@@ -313,7 +314,7 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
             do, dt = over_keys(plan, rules.sight, i0, n_q, k_, keys, sums)
             return carry, ((do - dt * o) * share, dt)
 
-        return over_queries(plan, queries, (), q_)[1]
+        return over_queries(plan, queries, (), q_, v_.shape[2], 1)[1]
 
     whole = q, k, v, out, top, total, dq, dk, dv
     dout, dtotal = over_heads(plan, heads, whole, (bias, dbias), arrays)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..arithmetic import INDEX
+from ..arithmetic import INDEX, accumulator
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight
@@ -59,10 +59,10 @@ def over_heads(plan, f, whole, biases, arrays, shared=()):
     return [*(x.reshape(x.shape[0] * x.shape[1], *x.shape[2:]) for x in results), *sums]
 
 
-def over_queries(plan, f, carry, q):
+def over_queries(plan, f, carry, q, *sizes):
     """f(carry, first query, how many) -> (carry, results (N, R, d)), for all tiles of queries in turn.
 
-    Returns the last carry and the results as (N G, Tq, d).
+    sizes: d of each result. Returns the last carry and the results as (N G, Tq, d).
     """
     n, Tq = plan.tiles[2], q.shape[1]
     if plan.unrolled:
@@ -72,8 +72,15 @@ def over_queries(plan, f, carry, q):
             carry, results = f(carry, i0, n_q)
             parts.append([x.reshape(q.shape[0], n_q, x.shape[2]) for x in results])
         return carry, [jnp.concatenate(x, 1) for x in zip(*parts, strict=True)]
-    carry, results = lax.scan(lambda carry, i0: f(carry, i0, n), carry, jnp.arange(0, Tq, n, dtype=INDEX))
-    return carry, [together(x, n) for x in results]
+
+    def turn(state, i0):
+        carry, whole = state
+        carry, results = f(carry, i0, n)
+        parts = (x.reshape(q.shape[0], n, x.shape[2]) for x in results)
+        return (carry, [pasted(x, y, 1, i0) for x, y in zip(whole, parts, strict=True)]), None
+
+    whole = [jnp.zeros((q.shape[0], Tq, d), accumulator(q.dtype)) for d in sizes]
+    return lax.scan(turn, (carry, whole), jnp.arange(0, Tq, n, dtype=INDEX))[0]
 
 
 def over_keys(plan, sight, i0, n_q, k, f, carry):
@@ -126,12 +133,6 @@ def padded(q, bias, sight, dropout, n_q):
     )
     dropout = dropout and dropout._replace(mask=pad(dropout.mask, 3))
     return pad(q, 3), pad(bias, 3), sight, dropout
-
-
-def together(x, n_q):
-    """(tiles, N, R, d), the results of tiles of n_q queries, as (N G, Tq, d)."""
-    tiles, N, R, d = x.shape
-    return jnp.moveaxis(x.reshape(tiles, N * R // n_q, n_q, d), 0, 1).reshape(N * R // n_q, tiles * n_q, d)
 
 
 def pasted(x, y, axis, start):

@@ -50,11 +50,12 @@ def _read(q, k, v, j0, j1, softcap):
         return q.new_zeros((*q.shape[:3], v.shape[3])), q.new_full((*q.shape[:3], 1), -torch.inf)
     n = j1 - j0 if k.dtype == q.dtype else SOME
     parts = (x.to(q.dtype) for x in k[:, :, j0:j1].split(n, 2))
-    scores = torch.cat([torch.matmul(q, x.mT) for x in parts], 3)  # (B, H, G, k)
+    scores = [torch.matmul(q, x.mT) for x in parts]
+    scores = torch.cat(scores, 3) if len(scores) > 1 else scores[0]  # (B, H, G, k)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     top = torch.amax(scores, -1, keepdim=True).detach().clamp(min=torch.finfo(q.dtype).min)
-    weights = torch.exp(scores - top)
+    weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)  # at least 1, or 0 where every score is -inf
     parts = (x.to(q.dtype) for x in v[:, :, j0:j1].split(n, 2))
     out = sum(torch.matmul(w, x) for w, x in zip(weights.split(n, 3), parts, strict=True))
