@@ -1,6 +1,7 @@
 """python -m benchmarks run | compare.
 
-Exit code 0; 1 if a parity check failed or a rate is above what the machine can do; 2 for wrong usage.
+Exit code 0; 1 if a parity check failed or a rate is above what the machine can do; 2 for wrong usage; 130 if
+it was interrupted: what was measured until then is written.
 """
 
 from datetime import datetime
@@ -11,6 +12,7 @@ import typer
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 RESULTS = Path(__file__).parent / "results"
+INTERRUPTED = 130  # as shells say it
 WIDTH = 150  # of tables in a file or a pipe
 
 
@@ -66,7 +68,7 @@ def run(
     console.print(
         f"\n{len(written)} files in {written[0].parent.name}/: {', '.join(path.name for path in written)}"
     )
-    raise typer.Exit(1 if report.problems(record) else 0)
+    raise typer.Exit(1 if report.problems(record) else INTERRUPTED if record["missing"] else 0)
 
 
 @app.command()

@@ -22,7 +22,7 @@ from benchmarks.tables import SCHEMA
 from benchmarks.worker import Session, fix_threads
 
 FEWEST, MOST = 4, 20  # rounds
-LONG, LONGEST = 5.0, 30.0  # seconds a call: left out if beyond LONG and thrice the fastest, or beyond LONGEST
+LONG, LONGEST = 2.0, 30.0  # seconds a call: left out if beyond LONG and thrice the fastest, or beyond LONGEST
 ROOM = 0.6  # of the free memory: a call expected to take more is left out
 
 
@@ -92,7 +92,10 @@ def known(cell: Cell, name: str) -> dict:
 def measure(
     name: str, cells: list[Cell], names: list[str], device: str, threads: int, seed: int, budget_s: float
 ) -> dict:
-    """The record of a run (see tables.py). budget_s: seconds of rounds a group. Progress goes to stderr."""
+    """The record of a run (see tables.py), or, if it is interrupted, of what was measured until then.
+
+    budget_s: seconds of rounds a group. Progress goes to stderr.
+    """
     fix_threads(threads)
     surroundings = environment.describe(device, threads, seed)
     plan = groups(cells)
@@ -100,12 +103,17 @@ def measure(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting the workers", total=len(plan))
         run = Run(names, device, threads, seed, lambda text: bar.update(task, description=text))
-        for group in plan:
-            bar.console.print(run.group(group, budget_s))
-            bar.advance(task)
+        missing = len(plan)
+        try:
+            for group in plan:
+                bar.console.print(run.group(group, budget_s))
+                bar.advance(task)
+                missing -= 1
+        except KeyboardInterrupt:
+            bar.console.print(f"interrupted: {missing} of {len(plan)} groups of cells were not measured")
         run.close()
     record = {"schema": SCHEMA, "name": name, "environment": surroundings, "frameworks": run.frameworks}
-    return record | {"roofs": run.roofs, "rows": run.rows}
+    return record | {"missing": missing, "roofs": run.roofs, "rows": run.rows}
 
 
 class NoDevice(RuntimeError):

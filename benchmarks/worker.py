@@ -9,6 +9,7 @@ import gc
 import math
 import multiprocessing
 import os
+import signal
 import time
 from dataclasses import replace
 from importlib import import_module
@@ -19,6 +20,8 @@ from benchmarks.program import Program
 from parity import oracle_block
 
 SETTLED = 0.02  # seconds: a visit repeats a shorter call until its calls take this long together
+AWAKE = 0.25  # seconds of a call, from which on no other call has to wake the threads before it
+GRACE = 10.0  # seconds for a process to end by itself
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -84,7 +87,8 @@ class Session:
 
     def close(self):
         self.pipe.close()  # the worker's receive fails, and it returns
-        self.process.join()
+        self.process.join(GRACE)
+        self.process.kill()
 
 
 def fix_threads(threads: int):
@@ -94,7 +98,8 @@ def fix_threads(threads: int):
 
 
 def serve(pipe, framework: str, device: str, threads: int):
-    """Answer requests until the parent closes the pipe."""
+    """Answer requests until the parent closes the pipe. It is the parent whom the keyboard interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     bench = None
     while True:
         try:
@@ -193,11 +198,13 @@ class Bench:
 
     def time(self, cell: Cell, name: str, warm_s: float) -> float:
         """Seconds a call, of one visit."""
-        return self.sample(self.programs[cell, name], max(1, math.ceil(SETTLED / warm_s)))
+        program, calls = self.programs[cell, name], max(1, math.ceil(SETTLED / warm_s))
+        return self.sample(program, calls, wake=warm_s < AWAKE)
 
-    def sample(self, program: Program, calls: int) -> float:
-        """Mean seconds of so many calls, each waited for, after an untimed one that wakes the threads."""
-        self.on.wait(program.call())
+    def sample(self, program: Program, calls: int, wake: bool = True) -> float:
+        """Mean seconds of so many calls, each waited for. wake: after one that wakes the threads, untimed."""
+        if wake:
+            self.on.wait(program.call())
         gc.disable()
         started = time.perf_counter()
         for _ in range(calls):

@@ -352,6 +352,14 @@ def test_wrong_usage_ends_with_2(line):
     assert CliRunner().invoke(__main__.app, line.split()).exit_code == 2
 
 
+def test_an_interrupted_run_keeps_what_it_measured(record, monkeypatch, tmp_path):
+    monkeypatch.setattr(timing, "measure", lambda *args: record | {"missing": 3})
+    result = CliRunner().invoke(__main__.app, ["run", "--length", "256", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "groups of cells left: 3" in result.output
+    assert len(report.read(tmp_path)["rows"]) == len(record["rows"])
+
+
 # ---- one run, end to end
 
 
