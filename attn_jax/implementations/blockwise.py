@@ -31,6 +31,7 @@ from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, s
 
 LOG2E = 1 / log(2)
 WRITTEN_OUT = 8  # tiles of queries, or of keys, at most that are not in a loop
+ROWS = 4096  # of a kv head, beyond which its tiles are in loops
 
 
 def cannot(wanted, q, k, v, sight, **options):
@@ -60,7 +61,8 @@ def attention(
     plain = fixed and sight.mask is None and bias is None and q.dtype == accumulator(q.dtype)
     n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight), plain)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    unrolled = fixed and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
+    few = G * Tq <= ROWS and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
+    unrolled = fixed and few
     q, bias, *rules = padded(q, bias, sight, dropout, 0 if unrolled else -Tq % tiles[2])
     plan, arrays = split(Plan(scale, softcap, precision, tiles, *rules, unrolled))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
@@ -92,7 +94,7 @@ def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
         n_k = _share(n_q + width, 1024)
         n_h = max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * G * n_q * n_k <= 2**21))
         return 1, n_h, n_q, n_k
-    if fixed and G * Tq <= 4096:
+    if fixed and G * Tq <= ROWS:
         n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
         return 1, 1, n_q, max(256, 2**18 // (G * n_q))
     n_q = min(512, 2 ** int(log2(max(1, 1536 // G))))
