@@ -163,19 +163,23 @@ def steps() -> Iterator[Cell]:
 
 
 def full() -> Iterator[Cell]:
-    """Every workload over the lengths where it says something; two sequences a batch up to 2048."""
+    """Every workload over the lengths where it says something; two sequences a batch up to 2048.
+
+    Memory is that of both passes: forward alone needs less.
+    """
     lengths = [2**n for n in range(7, 16)]  # 128 .. 32768
-    some = [1024, 2048, 4096, 8192]
+    some = [1024, 2048, 4096]
+    longer = {"causal": lengths, "window": [*some, 8192]}
 
     def cell(variant, passes, T, dtype="float32", weighed=False):
         return Cell(variant, passes, T, dtype, B=2 if T <= 2048 else 1, weighed=weighed)
 
     for variant in ("causal", "full", "window", "padded", "grouped"):
-        for passes, T in itertools.product((FORWARD, BOTH), lengths if variant == "causal" else some):
-            yield cell(variant, passes, T, weighed=variant in ("causal", "window"))
-    for passes, T in itertools.product((FORWARD, BOTH), (512, *some[:-1])):
+        for passes, T in itertools.product((FORWARD, BOTH), longer.get(variant, some)):
+            yield cell(variant, passes, T, weighed=passes == BOTH and variant in longer)
+    for passes, T in itertools.product((FORWARD, BOTH), (512, *some)):
         yield cell("causal", passes, T, "bfloat16")
-        yield cell("block", passes, T, weighed=True)
+        yield cell("block", passes, T, weighed=passes == BOTH)
     for dtype, T in itertools.product(("float32", "bfloat16"), lengths[3:]):
         yield cell("decode", FORWARD, T, dtype)
     yield from steps()

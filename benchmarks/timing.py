@@ -22,7 +22,8 @@ from benchmarks.tables import SCHEMA
 from benchmarks.worker import Session, fix_threads
 
 FEWEST, MOST = 4, 20  # rounds
-LONG, LONGEST = 2.0, 30.0  # seconds a call: left out if beyond LONG and thrice the fastest, or beyond LONGEST
+# Seconds a call. One is left out if beyond LONG (of a baseline LONG_BASE) and thrice the fastest, or LONGEST.
+LONG, LONG_BASE, LONGEST = 1.0, 5.0, 30.0
 ROOM = 0.6  # of the free memory: a call expected to take more is left out
 
 
@@ -64,9 +65,10 @@ def refusal(cell: Cell, name: str, history: dict[tuple[str, str], dict], free: f
         last = history.get((cell.workload, name))
         return last and last[what] * (cell.T / last["cell"]["T"]) ** 2 * cell.B / last["cell"]["B"]
 
+    patience = LONG_BASE if name in contenders.BASELINES[cell.kind].values() else LONG
     others = [expected(other, "warm_s") for workload, other in history if workload == cell.workload]
     seconds, grown = expected(name, "warm_s"), expected(name, "grown")
-    if seconds and seconds > min(LONGEST, max(LONG, 3 * min(others))):
+    if seconds and seconds > min(LONGEST, max(patience, 3 * min(others))):
         return f"would take about {seconds:.0f} s a call"
     if grown and grown > ROOM * free:
         return f"would take about {grown / 2**30:.0f} GiB"
