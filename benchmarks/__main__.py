@@ -29,7 +29,7 @@ def terminal():
 @app.command()
 def run(
     full: Annotated[
-        bool, typer.Option("--full", help="Every workload, to 32768 positions; two hours.")
+        bool, typer.Option("--full", help="Every workload, to 32768 positions; an hour or two.")
     ] = False,
     variant: Annotated[list[str] | None, typer.Option(help="Only this workload; repeatable.")] = None,
     length: Annotated[list[int] | None, typer.Option(help="Only this length; repeatable.")] = None,
@@ -68,7 +68,8 @@ def run(
     console.print(
         f"\n{len(written)} files in {written[0].parent.name}/: {', '.join(path.name for path in written)}"
     )
-    raise typer.Exit(1 if report.problems(record) else INTERRUPTED if record["missing"] else 0)
+    stopped = {"": 0, "interrupted": INTERRUPTED}.get(record["stopped"], 1)
+    raise typer.Exit(1 if report.problems(record) else stopped)
 
 
 @app.command()

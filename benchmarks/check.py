@@ -22,14 +22,14 @@ from benchmarks.models import POSITIONS
 from parity import bounds, inputs, montecarlo, oracle, oracle_block, verdict
 from parity.cases import Case
 
-ROWS = 32  # queries
+ROWS, PAIRS = 32, 2**17  # queries; fewer where they see more pairs than that, for the oracle holds each
 SHORT = 8  # positions of a block that is checked, or of a model's context
 SHALLOW = 2  # layers of a model that is checked
 
 
 def attention(cell: Cell, claim: str, out: np.ndarray, dq=None, dk=None, dv=None) -> dict:
     """The finding on a program's results for this cell under cotangent(cell), as float64."""
-    last, middle = (slice(at, min(at + ROWS, cell.Tq)) for at in starts(cell))
+    last, middle = (slice(at, min(at + rows(cell), cell.Tq)) for at in starts(cell))
     exact, allowed = expected(cell.case(), cell.dtype, last.start, last.stop, claim)
     results = {"out": out[..., last, :]}
     if cell.backward:
@@ -41,9 +41,14 @@ def attention(cell: Cell, claim: str, out: np.ndarray, dq=None, dk=None, dv=None
     return finding(claim, verdict.Verdict(judged))
 
 
+def rows(cell: Cell) -> int:
+    """How many queries are checked in one place."""
+    return max(1, min(ROWS, PAIRS // cell.Tk))
+
+
 def starts(cell: Cell) -> tuple[int, int]:
     """The first of the last rows, and of the middle ones."""
-    return max(0, cell.Tq - ROWS), max(0, cell.Tq // 2 - ROWS)
+    return max(0, cell.Tq - rows(cell)), max(0, cell.Tq // 2 - rows(cell))
 
 
 def cotangent(cell: Cell) -> np.ndarray:

@@ -67,10 +67,12 @@ def headline(record: dict) -> str:
     timed, rows = len(tables.timed(record)), len(record["rows"])
     around = record["environment"]
     threads = ", ".join(f"{name} {seen['threads']}" for name, seen in record["frameworks"].items())
-    missing = f" Interrupted, groups of cells left: {n}." if (n := record.get("missing")) else ""
+    missing = (
+        f" Stopped ({record['stopped']}), groups of cells left: {n}." if (n := record.get("missing")) else ""
+    )
     return (
         f"{timed} of {rows} cells timed on {around['device']}: {around['processor']}. Threads: {threads}. "
-        f"Load before the run: {around['load before the run']}.{missing}"
+        f"Load before the run: {around['load before the run']}.{left}"
     )
 
 

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import contenders, environment, memory, roofline
 from benchmarks.cells import Cell
 from benchmarks.tables import SCHEMA
-from benchmarks.worker import Session, fix_threads
+from benchmarks.worker import Died, Session, fix_threads
 
 FEWEST, MOST = 4, 20  # rounds
 # Seconds a call. One is left out if beyond LONG (of a baseline LONG_BASE) and thrice the fastest, or LONGEST.
@@ -94,7 +94,7 @@ def known(cell: Cell, name: str) -> dict:
 def measure(
     name: str, cells: list[Cell], names: list[str], device: str, threads: int, seed: int, budget_s: float
 ) -> dict:
-    """The record of a run (see tables.py), or, if it is interrupted, of what was measured until then.
+    """The record of a run (see tables.py), or, if it is stopped, of what was measured until then.
 
     budget_s: seconds of rounds a group. Progress goes to stderr.
     """
@@ -105,17 +105,18 @@ def measure(
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting the workers", total=len(plan))
         run = Run(names, device, threads, seed, lambda text: bar.update(task, description=text))
-        missing = len(plan)
+        missing, stopped = len(plan), ""
         try:
             for group in plan:
                 bar.console.print(run.group(group, budget_s))
                 bar.advance(task)
                 missing -= 1
-        except KeyboardInterrupt:
-            bar.console.print(f"interrupted: {missing} of {len(plan)} groups of cells were not measured")
+        except (KeyboardInterrupt, Died) as error:
+            stopped = str(error) or "interrupted"
+            bar.console.print(f"{stopped}: {missing} of {len(plan)} groups of cells were not measured")
         run.close()
     record = {"schema": SCHEMA, "name": name, "environment": surroundings, "frameworks": run.frameworks}
-    return record | {"missing": missing, "roofs": run.roofs, "rows": run.rows}
+    return record | {"missing": missing, "stopped": stopped, "roofs": run.roofs, "rows": run.rows}
 
 
 class NoDevice(RuntimeError):

@@ -352,10 +352,11 @@ def test_wrong_usage_ends_with_2(line):
     assert CliRunner().invoke(__main__.app, line.split()).exit_code == 2
 
 
-def test_an_interrupted_run_keeps_what_it_measured(record, monkeypatch, tmp_path):
-    monkeypatch.setattr(timing, "measure", lambda *args: record | {"missing": 3})
+@pytest.mark.parametrize(("stopped", "code"), [("interrupted", 130), ("the process ended", 1)])
+def test_a_run_that_is_stopped_keeps_what_it_measured(record, monkeypatch, tmp_path, stopped, code):
+    monkeypatch.setattr(timing, "measure", lambda *args: record | {"missing": 3, "stopped": stopped})
     result = CliRunner().invoke(__main__.app, ["run", "--length", "256", "--out", str(tmp_path)])
-    assert result.exit_code == 130
+    assert result.exit_code == code
     assert "groups of cells left: 3" in result.output
     assert len(report.read(tmp_path)["rows"]) == len(record["rows"])
 
