@@ -67,9 +67,8 @@ def headline(record: dict) -> str:
     timed, rows = len(tables.timed(record)), len(record["rows"])
     around = record["environment"]
     threads = ", ".join(f"{name} {seen['threads']}" for name, seen in record["frameworks"].items())
-    missing = (
-        f" Stopped ({record['stopped']}), groups of cells left: {n}." if (n := record.get("missing")) else ""
-    )
+    missing = record.get("missing")
+    left = f" Stopped ({record['stopped']}), groups of cells left: {missing}." if missing else ""
     return (
         f"{timed} of {rows} cells timed on {around['device']}: {around['processor']}. Threads: {threads}. "
         f"Load before the run: {around['load before the run']}.{left}"
