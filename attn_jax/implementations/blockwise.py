@@ -82,7 +82,8 @@ def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
     # Measured on two Zen 4 cores. A call of 2**18 scores is one tile; one of few queries too, unless k and v
     # have to be written anew: then what the caches hold. Else one head, for XLA spreads a large product over
     # the cores, but not the heads of one. Up to 4096 rows, eight tiles of them, written out, against 2**18
-    # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer.
+    # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer. Of
+    # several query heads 1024 or 1536 rows against 256 keys, for between them XLA's products are slower.
     if B * H * G * Tq == 0:
         return 1, 1, 1, Tk
     if G * Tq <= 16:
