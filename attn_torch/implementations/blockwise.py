@@ -116,8 +116,9 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     if not plan.small:
         larger = torch.maximum(top, torch.amax(scores, -1, keepdim=True))  # (N, R, 1), never -inf
         shrink = torch.exp2(top - larger)
-        total.mul_(shrink), values.mul_(shrink), top.copy_(larger)
-        scores.sub_(top)
+        for x in (total, values):
+            x.mul_(shrink)
+        scores.sub_(top.copy_(larger))
     weights = scores.exp2_()
     total.add_(weights.sum(-1, keepdim=True))
     _einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision, values)
