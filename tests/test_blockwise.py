@@ -170,6 +170,21 @@ def test_jax_holds_nothing_of_the_size_of_the_scores(monkeypatch):
         assert [largest(n, run) for n in (64, 128)] == [2 * 64 * 4, 2 * 128 * 4]  # as an argument
 
 
+def test_jax_holds_no_float32_copy_of_a_bias_in_a_half_type(monkeypatch):
+    import jax
+
+    from attn_jax import scaled_dot_product_attention
+
+    monkeypatch.setattr(blockwise("jax"), "tile_sizes", lambda *sizes: (1, 1, 32, 32))
+    q, bias = (jax.ShapeDtypeStruct((1, 8, 256, n), "bfloat16") for n in (4, 256))
+
+    def attend(q, k, v, bias):
+        return scaled_dot_product_attention(q, k, v, True, bias=bias, implementation="blockwise")
+
+    held = jax.jit(attend).lower(q, q, q, bias).compile().memory_analysis().temp_size_in_bytes
+    assert held < 1.5 * 8 * 256 * 256 * 2  # its bits, once
+
+
 def sizes(jaxpr):
     """Of every intermediate of a program and of the programs within it."""
     for eqn in jaxpr.eqns:

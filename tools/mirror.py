@@ -158,7 +158,9 @@ EXEMPT = {
         ),
         (
             "",
-            "cut(x, axis, start, size)\nx[start : start + size] along axis.",
+            "cut(x, axis, start, size)\nx[start : start + size] along axis.\n\n"
+            "Half types are cut as bits: numbers XLA would convert before the loop, all of them, into new "
+            "memory.",
             "a torch Tensor does this with narrow",
         ),
     ),

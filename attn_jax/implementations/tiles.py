@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from .. import dropout as dropping
 from .. import visibility
-from ..arithmetic import INDEX, iota, take
+from ..arithmetic import INDEX, iota
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight, visible
@@ -98,7 +98,7 @@ def tile_of(corner, arrays, bias, rules, queries):
     *corner, first = corner  # of the keys, the first that counts, or None if all do
     _, n_q, j0, n_k = corner
     shape = *rules.heads, queries.shape[1] // n_q, n_q, n_k
-    arrays = [_widened(x, j0, n_k, queries.dtype) for x in arrays]  # (N, k, d)
+    arrays = [cut(x, 1, j0, n_k).astype(queries.dtype) for x in arrays]  # (N, k, d)
     bias = part_of_bias(bias, corner, rules, queries)
     seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
     seen = None if seen is None else by_row(seen, shape)
@@ -116,24 +116,14 @@ def tile_of(corner, arrays, bias, rules, queries):
     return arrays, bias, None if seen is None else ~seen, kept
 
 
-def _widened(x, j0, n_k, dtype):
-    """n_k of the keys (N, Tk, d) from j0 on, in dtype.
-
-    They are cut as bits: numbers XLA would convert before the loop, all of them, into new memory.
-    """
-    if x.dtype == dtype:
-        return cut(x, 1, j0, n_k)
-    bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(cut(bits, 1, j0, n_k), x.dtype).astype(dtype)
-
-
 def part_of_bias(bias, corner, rules, queries):
     """A tile's part of a bias: (N, R, k), any axis possibly 1."""
     if bias is None:
         return None
     i0, n_q, j0, n_k, *_ = corner
-    part = take(take(bias, 3, i0, n_q), 4, j0, n_k).astype(queries.dtype)
-    return by_row(part, (*rules.heads, queries.shape[1] // n_q, n_q))
+    for axis, start, size in (3, i0, n_q), (4, j0, n_k):
+        bias = bias if bias.shape[axis] == 1 else cut(bias, axis, start, size)
+    return by_row(bias.astype(queries.dtype), (*rules.heads, queries.shape[1] // n_q, n_q))
 
 
 def by_row(x, shape):
@@ -158,5 +148,13 @@ def seeing(total, *arrays):
 
 
 def cut(x, axis, start, size):
-    """x[start : start + size] along axis."""
-    return x if x.shape[axis] == size else lax.dynamic_slice_in_dim(x, start, size, axis)
+    """x[start : start + size] along axis.
+
+    Half types are cut as bits: numbers XLA would convert before the loop, all of them, into new memory.
+    """
+    if x.shape[axis] == size:
+        return x
+    if x.dtype.itemsize != 2:
+        return lax.dynamic_slice_in_dim(x, start, size, axis)
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(lax.dynamic_slice_in_dim(bits, start, size, axis), x.dtype)
