@@ -32,7 +32,7 @@ test-all: $(READY)  ## every test
 bench: $(READY)  ## time every implementation, a few minutes
 	@$(BIN)/python -m benchmarks run $(ARGS)
 
-bench-full: $(READY)  ## the same at every size, an hour or two
+bench-full: $(READY)  ## the same at every size, two hours or more
 	@$(BIN)/python -m benchmarks run --full $(ARGS)
 
 lint: $(READY)  ## ruff and mypy

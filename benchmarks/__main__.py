@@ -29,7 +29,7 @@ def terminal():
 @app.command()
 def run(
     full: Annotated[
-        bool, typer.Option("--full", help="Every workload, to 32768 positions; an hour or two.")
+        bool, typer.Option("--full", help="Every workload, to 32768 positions; two hours or more.")
     ] = False,
     variant: Annotated[list[str] | None, typer.Option(help="Only this workload; repeatable.")] = None,
     length: Annotated[list[int] | None, typer.Option(help="Only this length; repeatable.")] = None,
