@@ -225,6 +225,28 @@ def test_vmap_draws_the_bits_of_each_call(framework):
     assert np.any(kept[1] != kept[2])
 
 
+@pytest.mark.parametrize("roomy", [False, True])
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [
+        (1100, {}),
+        (1100, {"kv_lengths": np.array([700, 1])}),
+        (1100, {"kv_lengths": np.array([1100, 0]), "causal": True, "q_lengths": np.array([1100, 300])}),
+        (1100, {"window": (600, 300), "q_offset": np.array([-900, 40])}),
+        (1100, dict.fromkeys(("q_segment_ids", "kv_segment_ids"), np.arange(2200).reshape(2, -1) // 350)),
+        (4200, {"causal": True}),
+    ],
+    ids=str,
+)
+def test_jax_chooses_tiles_that_hold_every_key(monkeypatch, roomy, n, options):
+    monkeypatch.setattr("attn_jax.implementations.blockwise.roomy", lambda: roomy)
+    B = 1 if n > 2048 else 2
+    q, k, v = (RNG.standard_normal((B, 2, n, 4)) for _ in range(3))
+    run = attend("jax")
+    got, want = (run(q, k, v, implementation=name, **options) for name in ("blockwise", "reference"))
+    assert np.abs(got - want).max() < 1e-13
+
+
 def test_jax_compiles_once_for_each_kind_of_call():
     import jax.numpy as jnp
 

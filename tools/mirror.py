@@ -135,10 +135,8 @@ EXEMPT = {
         (
             "tile_sizes(B, H, G, Tq, Tk)\n"
             "(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query.",
-            "tile_sizes(B, H, G, Tq, Tk, fixed, width, plain)\n"
+            "tile_sizes(B, H, G, Tq, Tk, sight, plain)\n"
             "(rows of the batch, kv heads, queries, keys) of a tile.\n\n"
-            "fixed: whether what can be seen is known beforehand."
-            " width: how many keys a query sees besides its own.\n"
             "plain: whether k and v are read as they are, neither converted nor rid of what no query reads.",
             "JAX compiles for its tiles",
         ),
@@ -155,6 +153,15 @@ EXEMPT = {
             "tile_of(corner, arrays, bias, rules, queries, hidden=None)",
             "tile_of(corner, arrays, bias, rules, queries)",
             "while jax traces a program no values are there; what numbers hide, torch keeps for later tiles",
+        ),
+        (
+            "",
+            "full(sight, i0, n, Tk)\n"
+            "(j0, j1) of the keys that queries i0 ... i0 + n - 1 all see, by all rules but mask and segments."
+            "\n\nj1 <= j0 if there are none.\n"
+            "sides(sight)\n"
+            "How many keys before and after its own a query may see; None if there is no limit.",
+            "a loop's bounds are arrays; what torch's numbers hide it keeps for later tiles",
         ),
         (
             "",

@@ -26,8 +26,8 @@ from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, take
 from ..visibility import visible
 from .linear import Linear, linear
-from .loops import added, over_heads, over_keys, over_queries, padded, pasted, width
-from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, split, tile_of
+from .loops import added, over_heads, over_keys, over_queries, padded, pasted, roomy, width
+from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, sides, split, tile_of
 
 LOG2E = 1 / log(2)
 WRITTEN_OUT = 8  # tiles of queries, or of keys, at most that are not in a loop
@@ -57,9 +57,9 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Array) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    fixed = not any(isinstance(x, Array) for x in sight[2:7])  # all rules but the mask are numbers
+    fixed = _fixed(sight)
     plain = fixed and sight.mask is None and bias is None and q.dtype == accumulator(q.dtype)
-    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, fixed, width(sight), plain)
+    n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, sight, plain)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
     few = G * Tq <= ROWS and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
     unrolled = fixed and few
@@ -73,10 +73,9 @@ def attention(
     return out.astype(q.dtype), lse
 
 
-def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
+def tile_sizes(B, H, G, Tq, Tk, sight, plain):
     """(rows of the batch, kv heads, queries, keys) of a tile.
 
-    fixed: whether what can be seen is known beforehand. width: how many keys a query sees besides its own.
     plain: whether k and v are read as they are, neither converted nor rid of what no query reads.
     """
     # Measured on two Zen 4 cores. A call of 2**18 scores is one tile; one of few queries too, unless k and v
@@ -84,22 +83,48 @@ def tile_sizes(B, H, G, Tq, Tk, fixed, width, plain):
     # the cores, but not the heads of one. Up to 4096 rows, eight tiles of them, written out, against 2**18
     # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer. Of
     # several query heads 1024 or 1536 rows against 256 keys, for between them XLA's products are slower.
+    # Where a core has 2 MiB of cache, larger tiles are up to a third faster, unless the diagonal cuts them:
+    # measured on two cores of an Intel Xeon.
     if B * H * G * Tq == 0:
         return 1, 1, 1, Tk
     if G * Tq <= 16:
         return B, H, Tq, Tk if plain else _share(Tk, max(256, 3 * 2**11 // (B * H)))
     if B * H * G * Tq * Tk <= 2**18:
         return B, H, Tq, Tk
-    n_q = _share(Tq, max(32, 256 // G))
-    if n_q + width <= 1024 and Tq > 8 * n_q:  # all keys in reach; several heads, for their products are small
-        n_k = _share(n_q + width, 1024)
-        n_h = max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * G * n_q * n_k <= 2**21))
-        return 1, n_h, n_q, n_k
-    if fixed and G * Tq <= ROWS:
+    n_q, reach = _share(Tq, max(32, 256 // G)), width(sight)
+    if n_q + reach <= 1024 and Tq > 8 * n_q:  # all keys in reach; several heads, for their products are small
+        n_k = min(Tk, -(-(n_q + reach) // 64) * 64)  # XLA is slow at 511
+        return 1, _heads(H, G * n_q * n_k), n_q, n_k
+    short = _fixed(sight) and G * Tq <= ROWS
+    if roomy() and (not short or sides(sight)[1] is None):
+        return 1, *_large(H, G, Tq, Tk, sight)
+    if short:
         n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
         return 1, 1, n_q, max(256, 2**18 // (G * n_q))
     n_q = min(512, 2 ** int(log2(max(1, 1536 // G))))
     return 1, 1, _share(Tq, max(8, n_q)), _share(Tk, 512 if G <= 2 else 256)
+
+
+def _fixed(sight):
+    """Whether all rules but the mask are numbers."""
+    return not any(isinstance(x, Array) for x in sight[2:7])
+
+
+def _large(H, G, Tq, Tk, sight):
+    """(kv heads, queries, keys) of a tile: fewer where segments, lengths or the diagonal cut them."""
+    rows = 4096 // G
+    if sight.q_segment_ids is None and sight.kv_lengths is None:
+        n = 1024 if G <= 2 else 512
+        return 1, _share(Tq, max(8, min(n, rows))), _share(Tk, n)
+    if sight.q_segment_ids is None and sides(sight)[1] is None:
+        n_q, n_k = _share(Tq, max(8, min(2048, rows))), _share(Tk, min(512, max(256, Tk // 2)))
+        return _heads(H, G * n_q * n_k), n_q, n_k
+    return 1, _share(Tq, max(8, min(512, rows))), _share(Tk, 512)
+
+
+def _heads(H, scores):
+    """As many of H as one tile holds at a time, all of them in as many turns; of each, that many scores."""
+    return max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * scores <= 2**21))
 
 
 def _share(n, most):
@@ -235,13 +260,13 @@ def attend(plan, q, k, v, bias, *arrays):
         def queries(carry, i0, n_q):
             rows = rows_of(q_, i0, n_q, rules.heads).astype(dtype) * (plan.scale / _unit(plan))
 
-            def keys(corner, carry):
+            def keys(corner, rules, carry):
                 (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
                 return forward_tile(plan, carry, rows, keys_, values, *tile)
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             nothing = zero + jnp.finfo(dtype).min, zero, zeros
-            top, total, values = over_keys(plan, rules.sight, i0, n_q, k_, keys, nothing)
+            top, total, values = over_keys(plan, rules, i0, n_q, k_, keys, nothing)
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
             return carry, (values / jnp.where(total == 0, 1, total), top, total)
 
@@ -266,7 +291,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             delta = (do * o).sum(-1, keepdims=True) - dt
             rows = rows.astype(dtype) * (plan.scale / _unit(plan))
 
-            def keys(corner, sums):
+            def keys(corner, rules, sums):
                 (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
                 dq, dk, dv, *db = sums
                 j0, n_k = corner[2:4]
@@ -276,7 +301,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
                 dscores = dscores.reshape(*rules.heads, -1, n_q, n_k)
                 return dq, dk, dv, *(added(x, dscores, 0, 0, 0, i0, j0) for x in db)
 
-            dq, *sums = over_keys(plan, rules.sight, i0, n_q, k_, keys, (jnp.zeros_like(rows), *sums))
+            dq, *sums = over_keys(plan, rules, i0, n_q, k_, keys, (jnp.zeros_like(rows), *sums))
             return sums, [dq * plan.scale]
 
         sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
@@ -306,7 +331,7 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
             share, rows, drows = seeing(weight, rows, drows)
             rows, drows = rows.astype(out.dtype) * factor, drows.astype(out.dtype) * factor
 
-            def keys(corner, sums):
+            def keys(corner, rules, sums):
                 (keys_, values, dkeys, dvalues), *tile = tile_of(
                     corner, (k_, v_, dk_, dv_), biases[0], rules, rows
                 )
@@ -314,7 +339,7 @@ def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
                 return tangent_tile(plan, sums, rows, keys_, values, *tile, base, *moves)
 
             sums = jnp.zeros_like(o), jnp.zeros_like(base)
-            do, dt = over_keys(plan, rules.sight, i0, n_q, k_, keys, sums)
+            do, dt = over_keys(plan, rules, i0, n_q, k_, keys, sums)
             return carry, ((do - dt * o) * share, dt)
 
         return over_queries(plan, queries, (), q_, v_.shape[2], 1)[1]

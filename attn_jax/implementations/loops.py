@@ -4,7 +4,9 @@ N = B H of the heads at hand, R = G q of the queries.
 """
 
 import os
+from functools import cache
 from math import inf, prod
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +16,19 @@ from ..arithmetic import INDEX, accumulator
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight
-from .tiles import Rules, cut, joined, reach
+from .tiles import Rules, cut, full, joined, reach, sides
 
 WORKERS = min(4, os.cpu_count() or 1)  # heads that XLA may compute side by side, while all fit the caches
+
+
+@cache
+def roomy():
+    """Whether a core's second cache holds 2 MiB or more; False where the system does not say."""
+    try:
+        size = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text()
+        return int(size.strip().removesuffix("K")) >= 2048
+    except (OSError, ValueError):
+        return False
 
 
 def over_heads(plan, f, whole, biases, arrays, shared=()):
@@ -83,35 +95,46 @@ def over_queries(plan, f, carry, q, *sizes):
     return lax.scan(turn, (carry, whole), jnp.arange(0, Tq, n, dtype=INDEX))[0]
 
 
-def over_keys(plan, sight, i0, n_q, k, f, carry):
-    """f(corner, carry) over the tiles of keys in reach of n_q queries from i0 on.
+def over_keys(plan, rules, i0, n_q, k, f, carry):
+    """f(corner, rules, carry) over the tiles of keys in reach of n_q queries from i0 on.
 
-    corner: as in tile_of, the last tile may begin before the end of the one before it.
+    corner: as in tile_of, the last tile may begin before the end of the one before it. rules: none where all
+    of the queries see all of the keys, for to ask costs a tenth of the time.
     """
-    n, Tk = plan.tiles[3], k.shape[1]
+    n, Tk, sight = plan.tiles[3], k.shape[1], rules.sight
     if plan.unrolled:
         i1 = i0 + n_q if sight.q_lengths is None else min(i0 + n_q, sight.q_lengths)
         n_k = Tk if sight.kv_lengths is None else min(Tk, sight.kv_lengths)
         j0, j1 = key_range(i0, i1, n_k, sight.causal, sight.window, sight.q_offset)
         for j in range(j0, j1, n):
-            carry = f((i0, n_q, j, min(n, j1 - j), None), carry)
+            carry = f((i0, n_q, j, min(n, j1 - j), None), rules, carry)
         return carry
     j0, j1 = reach(sight, i0, n_q, Tk)
     several = isinstance(sight.q_offset, Array) and sight.q_offset.shape[0] > 1
     if n_q + width(sight) <= n and not several:  # one tile holds them all, wherever they begin
-        return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), carry)
+        return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), rules, carry)
 
-    def turn(t, carry):
+    def some(t, carry):
         corner = (t * n, n, None) if Tk % n == 0 else (jnp.minimum(t * n, Tk - n), n, t * n)
-        return f((i0, n_q, *corner), carry)
+        return f((i0, n_q, *corner), rules, carry)
 
-    return lax.fori_loop(j0 // n, -(-j1 // n), turn, carry)
+    def whole(t, carry):
+        return f((i0, n_q, t * n, n, None), rules._replace(sight=Sight()), carry)
+
+    first, end = j0 // n, -(-j1 // n)
+    if sight.mask is not None or sight.q_segment_ids is not None:
+        return lax.fori_loop(first, end, some, carry)
+    a, b = full(sight, i0, n_q, Tk)
+    a, b = jnp.clip(-(-a // n), first, end), b // n
+    if sides(sight)[0] is not None:
+        carry = lax.fori_loop(first, a, some, carry)
+    carry = lax.fori_loop(a, b, whole, carry)
+    return lax.fori_loop(jnp.maximum(a, b), end, some, carry)
 
 
 def width(sight):
     """How many keys besides its own a query may see by the window."""
-    left, right = sight.window or (None, None)
-    right = 0 if sight.causal and (right is None or right > 0) else right
+    left, right = sides(sight)
     return inf if left is None or right is None else left + right
 
 

@@ -69,8 +69,7 @@ def in_reach(sight, Tq, Tk):
 def reach(sight, i0, n, Tk):
     """(j0, j1) of the keys that queries i0 ... i0 + n - 1 may see, by every rule but the mask."""
     (low, high), (_, n_q), (_, n_k) = map(extremes, (sight.q_offset, sight.q_lengths, sight.kv_lengths))
-    left, right = sight.window or (None, None)
-    right = 0 if sight.causal and (right is None or right > 0) else right
+    left, right = sides(sight)
     j0 = 0 if left is None else jnp.maximum(i0 + low - left, 0)
     j1 = Tk if n_k is None else jnp.minimum(n_k, Tk)
     j1 = j1 if right is None else jnp.minimum(i0 + n + high + right, j1)
@@ -83,6 +82,27 @@ def reach(sight, i0, n, Tk):
         j0 = jnp.maximum(j0, jnp.argmax(near).astype(INDEX))
         j1 = jnp.where(near.any(), jnp.minimum(j1, Tk - jnp.argmax(near[::-1]).astype(INDEX)), 0)
     return jnp.asarray(j0, INDEX), jnp.asarray(j1, INDEX)
+
+
+def full(sight, i0, n, Tk):
+    """(j0, j1) of the keys that queries i0 ... i0 + n - 1 all see, by all rules but mask and segments.
+
+    j1 <= j0 if there are none.
+    """
+    (low, high), (n_q, _), (n_k, _) = map(extremes, (sight.q_offset, sight.q_lengths, sight.kv_lengths))
+    left, right = sides(sight)
+    j0 = 0 if left is None else jnp.maximum(i0 + n - 1 + high - left, 0)
+    j1 = Tk if n_k is None else jnp.minimum(n_k, Tk)
+    j1 = j1 if right is None else jnp.minimum(i0 + low + right + 1, j1)
+    if n_q is not None:
+        j1 = jnp.where(i0 + n <= n_q, j1, 0)
+    return jnp.asarray(j0, INDEX), jnp.asarray(j1, INDEX)
+
+
+def sides(sight):
+    """How many keys before and after its own a query may see; None if there is no limit."""
+    left, right = sight.window or (None, None)
+    return left, 0 if sight.causal and (right is None or right > 0) else right
 
 
 def extremes(x):
