@@ -225,6 +225,33 @@ def test_vmap_draws_the_bits_of_each_call(framework):
     assert np.any(kept[1] != kept[2])
 
 
+@pytest.mark.parametrize("shift", [-150, -95, -20, 0, 35, 90, 150])  # of the scores, in units of log 2
+@pytest.mark.parametrize("v_scale", [1e-36, 1, 1e34])
+def test_torch_takes_the_largest_score_off_where_weights_need_it(monkeypatch, shift, v_scale):
+    monkeypatch.setattr(blockwise("torch"), "tile_sizes", lambda *sizes: (1, 1, 32, 16))
+    q, k, v, dout = RNG.standard_normal((4, 1, 2, 96, 4))
+    q[..., 0], k[..., 0] = 1, shift * math.log(2)
+    v, dout, run, results = v * v_scale, dout / v_scale, package("torch").scaled_dot_product_attention, []
+    for name, dtype in ("blockwise", "float32"), ("reference", "float64"):
+        x = [to_native("torch", a.astype("float32").astype(dtype)).requires_grad_() for a in (q, k, v)]
+        out = run(*x, causal=True, scale=1.0, implementation=name)
+        out.backward(to_native("torch", dout.astype("float32").astype(dtype)))
+        results.append([out.detach().numpy(), *(a.grad.numpy() for a in x)])
+    for got, want in zip(*results, strict=True):
+        assert np.abs(got - want).max() < 2e-4 * np.abs(want).max()  # shift is rounded to 2**-17 of one
+
+
+def test_torch_hides_nan_where_no_largest_score_is_taken_off(monkeypatch):
+    monkeypatch.setattr(blockwise("torch"), "tile_sizes", lambda *sizes: (1, 1, 32, 16))
+    q, k, v = (to_native("torch", x) for x in RNG.standard_normal((3, 1, 2, 96, 4)))
+    spoilt = k.clone()
+    spoilt[:, :, 80] = math.nan
+    run = package("torch").scaled_dot_product_attention
+    got, want = (run(q, x, v, causal=True, implementation="blockwise") for x in (spoilt, k))
+    assert (got - want)[:, :, :80].abs().max() < 1e-13
+    assert got[:, :, 80:].isnan().all()
+
+
 @pytest.mark.parametrize("roomy", [False, True])
 @pytest.mark.parametrize(
     ("n", "options"),

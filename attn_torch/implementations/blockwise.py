@@ -14,7 +14,7 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from math import inf, log, prod
+from math import inf, log
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from ..visibility import visible
 from . import steps
 from .autograd import Linear, folded, of_floats
 from .tiles import Plan, in_reach, joined, part_of_bias, readable, rows_of, seeing, split, tile_of
-from .walk import memory, over_heads, over_queries, put, rows_in
+from .walk import Parts, Room, over_heads, over_queries, put, rows_in
 
 LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
@@ -158,19 +158,19 @@ def _scores(plan, q, k, bias, hidden):
         scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
     if bias is not None:
         scores += bias * LOG2E
-    for j, rule in hidden:
+    for j, rule, most in hidden:
         part = scores.narrow(-1, j, rule.shape[-1])
-        if rule.dtype == torch.bool:
-            part.masked_fill_(rule, -inf)
+        if plan.small and most is not None:
+            torch.minimum(part, most, out=part)
         else:
-            torch.minimum(part, rule, out=part)
+            part.masked_fill_(rule, -inf)
     return scores, slope
 
 
 def _einsum(equation, x, y, precision, onto=None, into=None):
     """einsum of one product of matrices for each n, as bmm, which has the least overhead.
 
-    onto: what the product is added to, in place. into: memory to use for it, of this size at least.
+    onto: what the product is added to, in place. into: the Room to use for it.
     """
     if precision != _DIRECT:
         z = einsum(equation, x, y, precision)
@@ -180,29 +180,25 @@ def _einsum(equation, x, y, precision, onto=None, into=None):
         return onto.baddbmm_(x, y) if onto.is_contiguous() else onto.add_(torch.bmm(x, y))
     if into is None:
         return torch.bmm(x, y)
-    shape = x.shape[0], x.shape[1], y.shape[2]
-    start = (into.numel() - prod(shape)) // 32 * 16  # the middle: each of two threads stays in its own half
-    return torch.bmm(x, y, out=into.narrow(0, start, prod(shape)).view(shape))
+    return torch.bmm(x, y, out=into[x.shape[0], x.shape[1], y.shape[2]])
 
 
-def _direct(plan, q, k, v, bias):
-    """The plan with what depends on the arrays: the memory of its tiles, and how they may be computed."""
+def _direct(plan, q, v):
+    """The plan with what depends on the arrays: memory for its tiles, and how they may be computed."""
     if not switched(q.to(accumulator(q.dtype)), plan.precision):
         plan = plan._replace(precision=_DIRECT)
-    return plan._replace(small=_small(plan, q, k, v, bias), room=memory(plan, q))
+    room = [Room(plan, q) if readable(q) else None for _ in range(2)]
+    small = readable(q) and q.device.type == "cpu" and q.shape[2] * q.shape[3] >= 64 and v.shape[3] > 0
+    return plan._replace(small=small, room=room)
 
 
-def _small(plan, q, k, v, bias):
-    """Whether the weights can do without the largest score: that all are within 2**-32 ... 2**32.
+def _as_exact(total, values):
+    """Whether weights that were taken without their largest score are as exact as with it, and none is NaN.
 
-    By Cauchy's inequality, unless it is not worth reading k for. No score is NaN then.
+    It holds if the sums are near 1: what is too small for a float adds nothing to them.
     """
-    few = q.shape[2] * q.shape[3] < 64 or not k.numel() or not v.numel()
-    if few or bias is not None or plan.softcap is not None or not readable(q):
-        return False
-    q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=accumulator(x.dtype)).amax() for x in (q, k))
-    v = max(map(abs, torch.aminmax(v)))
-    return bool((q * k * abs(plan.scale) * LOG2E <= 32) & (v >= 2**-40) & (v <= 2**40))  # never if NaN
+    low, high, least, most = (x.item() for sums in (total, values) for x in torch.aminmax(sums))
+    return low >= 2**-32 and high <= 2**32 and 2**-60 <= max(-least, most) <= 2**60
 
 
 def _unit(plan):
@@ -250,49 +246,60 @@ def attend(plan, q, k, v, bias, *arrays):
 
     The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
     """
-    plan, dtype, factor = _direct(plan, q, k, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v), accumulator(q.dtype), plan.scale / _unit(plan)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
     top, total = (q.new_empty((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
     whole = q, k, v, top, total, out
     for (q_, k_, v_, *results), (b_,), rules in over_heads(plan, whole, (bias,), arrays):
-        k_, v_ = k_.to(dtype), v_.to(dtype)  # once for all tiles of queries
+        parts = Parts(1, k_.to(dtype), v_.to(dtype))
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * factor
-            carry = [queries.new_zeros((*queries.shape[:2], n)) for n in (1, 1, v.shape[-1])]
-            if not plan.small:
-                carry[0].fill_(torch.finfo(dtype).min)
-            for corner, hidden in tiles:
-                rows, *sums = rows_in(corner, i0, n_q, queries, *carry)
-                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, rows, hidden)
-                forward_tile(plan, sums, rows, keys, values, *tile)
-            carry[2].div_(torch.where(carry[1] == 0, 1.0, carry[1]))
+            carry = _sums(plan, queries, i0, n_q, tiles, parts, b_, rules)
+            ends = n_q if rules.sight.q_lengths is None else rules.sight.q_lengths - i0
+            if plan.small and tiles and not _as_exact(carry[1].view(-1, n_q)[:, :ends], carry[2]):
+                plan = plan._replace(small=False)  # from here on, for to try takes the time of the tiles
+                carry = _sums(plan, queries, i0, n_q, tiles, parts, b_, rules)
+            carry[2].div_(carry[1].clamp(min=2**-64))  # it is 0, or far above that
             for x, rows in zip(results, carry, strict=True):
                 put(x, i0, n_q, rows)
     return out, top, total
 
 
+def _sums(plan, queries, i0, n_q, tiles, parts, bias, rules):
+    """(largest score, sum of weights, sum of weighted values) of queries, as forward_tile has them."""
+    carry = [queries.new_zeros((*queries.shape[:2], n)) for n in (1, 1, parts.arrays[1].shape[-1])]
+    if not plan.small:
+        carry[0].fill_(torch.finfo(queries.dtype).min)
+    for corner, hidden in tiles:
+        rows, *sums = rows_in(corner, i0, n_q, queries, *carry)
+        (keys, values), *tile = tile_of(corner, parts, bias, rules, rows, hidden)
+        forward_tile(plan, sums, rows, keys, values, *tile)
+    return carry
+
+
 def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
-    plan, dtype, factor = _direct(plan, q, k, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v), accumulator(q.dtype), plan.scale / _unit(plan)
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
     known = {}
     whole = k, v, dq, dk, dv, total, q, top, out, dout, dtotal
     for (k_, v_, dq_, dk_, dv_, *rows), (b_, db_), rules in over_heads(plan, whole, (bias, dbias), arrays):
-        k_, v_, q_ = k_.to(dtype), v_.to(dtype), rows[1]
+        parts, grads, q_ = Parts(1, k_.to(dtype), v_.to(dtype)), Parts(2, dk_, dv_), rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             weight, queries, base, o, do, dt = (rows_of(x, i0, n_q, rules.heads) for x in rows)
+            here = plan._replace(small=plan.small and not base.any())
             share, queries, do, dt = seeing(weight, queries, do, dt)
             queries, do = queries.to(dtype) * factor, do * share
             delta = (do * o).sum(-1, keepdim=True) - dt
             dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
                 some, into, *others = rows_in(corner, i0, n_q, queries, dqueries, base, do, delta)
-                (keys, values), *tile = tile_of(corner, (k_, v_), b_, rules, some, hidden)
-                sums = into, *(x.narrow(2, *corner[2:]) for x in (dk_, dv_))
-                dscores = backward_tile(plan, sums, some, keys, values, *tile, *others)
+                (keys, values), *tile = tile_of(corner, parts, b_, rules, some, hidden)
+                sums = into, *grads[corner[2:]]
+                dscores = backward_tile(here, sums, some, keys, values, *tile, *others)
                 if db_ is not None:
                     part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
                     part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
@@ -303,22 +310,23 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
 
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    plan, dtype, factor = _direct(plan, q, k, v, bias), out.dtype, plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v), out.dtype, plan.scale / _unit(plan)
     dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
     whole = k, v, dk, dv, dout, dtotal, total, q, dq, top, out
     for (k_, v_, dk_, dv_, do, dt, *rows), (b_, db_), rules in over_heads(plan, whole, (bias, dbias), arrays):
-        q_ = rows[1]
+        parts, q_ = Parts(1, *(x.to(dtype) for x in (k_, v_, dk_, dv_))), rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             weight, queries, dqueries, base, o = (rows_of(x, i0, n_q, rules.heads) for x in rows)
+            here = plan._replace(small=plan.small and not base.any())
             share, queries, dqueries = seeing(weight, queries, dqueries)
             queries, dqueries = queries.to(dtype) * factor, dqueries.to(dtype) * factor
             sums = torch.zeros_like(o), torch.zeros_like(base)
             for corner, hidden in tiles:
                 some, dsome, top_, *into = rows_in(corner, i0, n_q, queries, dqueries, base, *sums)
-                (keys, values, *moves), *tile = tile_of(corner, (k_, v_, dk_, dv_), b_, rules, some, hidden)
+                (keys, values, *moves), *tile = tile_of(corner, parts, b_, rules, some, hidden)
                 moves = dsome, *moves, part_of_bias(db_, corner, rules, some)
-                tangent_tile(plan, into, some, keys, values, *tile, top_, *moves)
+                tangent_tile(here, into, some, keys, values, *tile, top_, *moves)
             put(do, i0, n_q, (sums[0] - sums[1] * o) * share)
             put(dt, i0, n_q, sums[1])
     return dout, torch.zeros_like(top), dtotal

@@ -30,8 +30,8 @@ class Plan(NamedTuple):
     tiles: tuple
     sight: Sight
     dropout: Dropout | None
-    small: bool = False  # no score is NaN or large
-    room: tuple = (None, None)  # memory of the size of a tile's scores, twice: new memory is slow
+    small: bool = False  # weights may need no largest score taken off; never on a GPU: to ask is to wait
+    room: tuple = (None, None)  # for a tile's scores, twice
 
 
 class Rules(NamedTuple):
@@ -105,9 +105,9 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
     """
     _, n_q, j0, n_k = corner
     shape = *rules.heads, queries.shape[1] // n_q, n_q, n_k
-    arrays = [x.narrow(1, j0, n_k).to(queries.dtype) for x in arrays]  # (N, k, d)
+    arrays = arrays[j0, n_k]  # (N, k, d)
     bias = part_of_bias(bias, corner, rules, queries)
-    if hidden is None:  # (first column, True where hidden)
+    if hidden is None:
         seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
         seen = None if seen is None else by_row(seen, shape)
         if bias is not None:
@@ -115,7 +115,7 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
         seen = seen.expand(*seen.shape[:2], n_k)
         read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
         arrays = [torch.where(read, x, 0.0) for x in arrays]
-        hidden = [(0, ~seen)]
+        hidden = [(0, ~seen, None)]
     kept = None
     if rules.dropout is not None:
         kept = by_row(dropping.keep(dropping.tile(rules.dropout, *corner), shape, queries), shape)

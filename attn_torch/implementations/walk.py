@@ -19,10 +19,30 @@ from .tiles import Rules, by_row, joined, reach, readable
 HALVED = 128  # queries of a tile beyond which a half of them does not read what only the other one sees
 
 
-def memory(plan, q):
-    """Two flat arrays of the size of a tile's scores, in the accumulator's dtype; when compiling, None."""
-    size = q.shape[2] * prod(plan.tiles)
-    return [q.new_empty(size, dtype=accumulator(q.dtype)) if readable(q) else None for _ in range(2)]
+class Room(dict):
+    """Shape -> memory for a tile's scores, in the accumulator's dtype; the same each time: new is slow."""
+
+    def __init__(self, plan, q):
+        self.size, self.like = (q.shape[2] * prod(plan.tiles),), q
+
+    def __missing__(self, shape):
+        if shape == self.size:
+            self[shape] = self.like.new_empty(shape, dtype=accumulator(self.like.dtype))
+        else:  # the middle: each of two threads stays in its own half
+            start = (self.size[0] - prod(shape)) // 32 * 16
+            self[shape] = self[self.size].narrow(0, start, prod(shape)).view(shape)
+        return self[shape]
+
+
+class Parts(dict):
+    """(first, how many) -> that part of some arrays along an axis: to cut them for each tile takes time."""
+
+    def __init__(self, axis, *arrays):
+        self.axis, self.arrays = axis, arrays
+
+    def __missing__(self, at):
+        self[at] = [x.narrow(self.axis, *at) for x in self.arrays]
+        return self[at]
 
 
 def over_heads(plan, whole, biases, arrays):
@@ -68,7 +88,7 @@ def over_queries(plan, q, k, bias, rules, known):
                 for i, n, j0, j1 in spans
                 for j in range(j0, j1, plan.tiles[3])
             ]
-            tiles = [(at, None if by_array else _hidden(plan, rules, at, q, known)) for at in corners]
+            tiles = [(at, None if by_array else _hidden(rules, at, q, known)) for at in corners]
             if not by_array:
                 known[rules.sight, i0] = tiles
         yield i0, n_q, tiles
@@ -94,11 +114,11 @@ def rows_in(corner, i0, n_q, *rows):
     return rows if n == n_q else [x.narrow(1, i - i0, n) for x in rows]
 
 
-def _hidden(plan, rules, corner, q, known):
+def _hidden(rules, corner, q, known):
     """Of a tile whose rules are all numbers, the columns that some query does not see, and which of them.
 
-    As [(first column, True where hidden)], or if scores are small, and none of them NaN, [(first column, the
-    most that a score may be)], which is many times as fast.
+    As [(first column, True where hidden, the most that a score may be)]: to take the smaller of the two is
+    many times as fast, but leaves a NaN.
     """
     (i0, n_q, j0, n_k), sight = corner, rules.sight
     G = q.shape[0] // (rules.heads[0] * rules.heads[1])
@@ -115,8 +135,8 @@ def _hidden(plan, rules, corner, q, known):
             key = visibility.tile(sight, i0, n_q, start, stop - start), n_q, stop - start
             if key not in known:
                 rule = by_row(~visible(*key, q), (1, 1, G, n_q)).expand(-1, -1, stop - start)
-                known[key] = torch.where(rule, -inf, inf).to(accumulator(q.dtype)) if plan.small else rule
-            hidden.append((start - j0, known[key]))
+                known[key] = rule, torch.where(rule, -inf, inf).to(accumulator(q.dtype))
+            hidden.append((start - j0, *known[key]))
     return hidden
 
 
