@@ -252,6 +252,13 @@ def test_torch_hides_nan_where_no_largest_score_is_taken_off(monkeypatch):
     assert got[:, :, 80:].isnan().all()
 
 
+def test_jax_computes_no_tile_of_queries_that_stand_before_all_keys():
+    options = {"causal": True, "q_offset": np.array([-40, -40]), "q_lengths": np.array([T, 0])}
+    out, lse = attend("jax")(Q, K, V, return_lse=True, implementation="blockwise", **options)
+    assert (out == 0).all()
+    assert (lse == -np.inf).all()
+
+
 @pytest.mark.parametrize("roomy", [False, True])
 @pytest.mark.parametrize(
     ("n", "options"),

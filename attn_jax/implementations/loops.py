@@ -125,7 +125,7 @@ def over_keys(plan, rules, i0, n_q, k, f, carry):
     if sight.mask is not None or sight.q_segment_ids is not None:
         return lax.fori_loop(first, end, some, carry)
     a, b = full(sight, i0, n_q, Tk)
-    a, b = jnp.clip(-(-a // n), first, end), b // n
+    a, b = jnp.clip(-(-a // n), first, end), jnp.minimum(b // n, end)
     if sides(sight)[0] is not None:
         carry = lax.fori_loop(first, a, some, carry)
     carry = lax.fori_loop(a, b, whole, carry)
