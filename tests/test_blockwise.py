@@ -241,6 +241,18 @@ def test_torch_takes_the_largest_score_off_where_weights_need_it(monkeypatch, sh
         assert np.abs(got - want).max() < 2e-4 * np.abs(want).max()  # shift is rounded to 2**-17 of one
 
 
+def test_torch_takes_the_largest_score_off_where_a_large_value_has_a_faint_weight():
+    q, k, v = np.ones((1, 1, 64, 1)), np.full((1, 1, 64, 1), -20.0), np.ones((1, 1, 64, 1))
+    k[:, :, 7], v[:, :, 7] = -97, 1e32
+    results = []
+    for name, dtype in ("blockwise", "float32"), ("reference", "float64"):
+        x = [to_native("torch", a.astype(dtype)).requires_grad_() for a in (q, k, v)]
+        package("torch").scaled_dot_product_attention(*x, implementation=name).sum().backward()
+        results.append([a.grad.numpy() for a in x])
+    for got, want in zip(*results, strict=True):
+        assert np.abs(got - want).max() < 2e-4 * np.abs(want).max()  # as above, a score of 140
+
+
 def test_torch_hides_nan_where_no_largest_score_is_taken_off(monkeypatch):
     monkeypatch.setattr(blockwise("torch"), "tile_sizes", lambda *sizes: (1, 1, 32, 16))
     q, k, v = (to_native("torch", x) for x in RNG.standard_normal((3, 1, 2, 96, 4)))

@@ -188,17 +188,15 @@ def _direct(plan, q, v):
     if not switched(q.to(accumulator(q.dtype)), plan.precision):
         plan = plan._replace(precision=_DIRECT)
     room = [Room(plan, q) if readable(q) else None for _ in range(2)]
-    small = readable(q) and q.device.type == "cpu" and q.shape[2] * q.shape[3] >= 64 and v.shape[3] > 0
+    small = readable(q) and q.device.type == "cpu" and q.shape[2] * q.shape[3] >= 64 and v.numel() > 0
+    small = small and 2**-40 <= max(abs(x.item()) for x in torch.aminmax(v)) <= 2**40  # never if NaN
     return plan._replace(small=small, room=room)
 
 
-def _as_exact(total, values):
-    """Whether weights that were taken without their largest score are as exact as with it, and none is NaN.
-
-    It holds if the sums are near 1: what is too small for a float adds nothing to them.
-    """
-    low, high, least, most = (x.item() for sums in (total, values) for x in torch.aminmax(sums))
-    return low >= 2**-32 and high <= 2**32 and 2**-60 <= max(-least, most) <= 2**60
+def _as_exact(total):
+    """Whether weights are as exact as with the largest score taken off: their sums near 1, and none NaN."""
+    low, high = (x.item() for x in torch.aminmax(total))
+    return low >= 2**-32 and high <= 2**32
 
 
 def _unit(plan):
@@ -257,7 +255,7 @@ def attend(plan, q, k, v, bias, *arrays):
             queries = rows_of(q_, i0, n_q, rules.heads).to(dtype) * factor
             carry = _sums(plan, queries, i0, n_q, tiles, parts, b_, rules)
             ends = n_q if rules.sight.q_lengths is None else rules.sight.q_lengths - i0
-            if plan.small and tiles and not _as_exact(carry[1].view(-1, n_q)[:, :ends], carry[2]):
+            if plan.small and tiles and not _as_exact(carry[1].view(-1, n_q)[:, :ends]):
                 plan = plan._replace(small=False)  # from here on, for to try takes the time of the tiles
                 carry = _sums(plan, queries, i0, n_q, tiles, parts, b_, rules)
             carry[2].div_(carry[1].clamp(min=2**-64))  # it is 0, or far above that
