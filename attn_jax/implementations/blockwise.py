@@ -123,7 +123,7 @@ def _large(H, G, Tq, Tk, sight):
 
 
 def _heads(H, scores):
-    """As many of H as one tile holds at a time, all of them in as many turns; of each, that many scores."""
+    """The most of H heads, in equal turns, that a tile holds if each has that many scores."""
     return max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * scores <= 2**21))
 
 
