@@ -37,6 +37,7 @@ GRADES = {
     "implementations/fused.py": "outline",
     "implementations/reference.py": "line",
     "implementations/tiles.py": "outline",
+    "implementations/units.py": "line",
     "layers.py": "outline",
     "mlp.py": "outline",
     "model_dialects.py": "twin",
@@ -54,6 +55,7 @@ GRADES = {
 ONE_SIDED: dict[str, str] = {  # path with its package -> why the other has none
     "attn_torch/implementations/walk.py": "torch goes from tile to tile in Python",
     "attn_torch/implementations/steps.py": "torch can read the lengths of a decoding step, XLA cannot",
+    "attn_jax/implementations/reads.py": "XLA has products of bfloat16 in float32, torch on a CPU has none",
     "attn_jax/implementations/loops.py": "a JAX program goes from tile to tile in loops of its own",
     "attn_torch/implementations/autograd.py": "torch takes hand-written derivatives as autograd Functions",
     "attn_jax/implementations/linear.py": "JAX takes a hand-written transpose as a primitive's rule",
@@ -137,20 +139,20 @@ EXEMPT = {
             "(rows of the batch, kv heads, queries, keys) of a tile, for Tk keys in reach of a query.",
             "tile_sizes(B, H, G, Tq, Tk, sight, plain)\n"
             "(rows of the batch, kv heads, queries, keys) of a tile.\n\n"
-            "plain: whether k and v are read as they are, neither converted nor rid of what no query reads.",
+            "plain: whether k and v are read as they are, and not converted.",
             "JAX compiles for its tiles",
         ),
         ("", "WRITTEN_OUT\nROWS", "JAX compiles for its tiles"),
     ),
     "implementations/tiles.py": (
         (
-            "Plan.small\nPlan.room",
-            "Plan.unrolled",
+            "Plan.small\nPlan.tame\nPlan.room",
+            "Plan.unrolled\nPlan.few",
             "torch looks at the arrays before it computes, and manages memory; JAX writes a program",
         ),
         (
             "readable(x)\nWhether the values of an array are there, or only its shape.\n"
-            "tile_of(corner, arrays, bias, rules, queries, hidden=None)",
+            "tile_of(corner, arrays, bias, rules, queries, hidden=None, small=False)",
             "tile_of(corner, arrays, bias, rules, queries)",
             "while jax traces a program no values are there; what numbers hide, torch keeps for later tiles",
         ),
@@ -166,8 +168,8 @@ EXEMPT = {
         (
             "",
             "cut(x, axis, start, size)\nx[start : start + size] along axis.\n\n"
-            "Half types are cut as bits: numbers XLA would convert before the loop, all of them, into new "
-            "memory.",
+            "Half types stay apart from what follows: XLA would convert all of them, before the loop, into "
+            "new memory.",
             "a torch Tensor does this with narrow",
         ),
     ),

@@ -3,7 +3,7 @@
 A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
 sums that belong to it; backward, the tile is made again from q, k and these. They stay two numbers: in their
 one, lse, a large score would leave the sum no bits. Keys out of the reach of a tile's queries are not
-touched. Scores are in units of log 2, because exp2 is the faster exponential.
+touched.
 
 First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
 are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
@@ -14,7 +14,7 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from math import gcd, inf, log, log2
+from math import gcd, inf, log2
 
 import jax
 import jax.numpy as jnp
@@ -26,10 +26,11 @@ from .. import visibility
 from ..arithmetic import accumulator, einsum, iota, stop_gradient, take
 from ..visibility import visible
 from .linear import Linear, linear
-from .loops import added, over_heads, over_keys, over_queries, padded, pasted, roomy, width
+from .loops import added, over_heads, over_keys, over_queries, padded, part, pasted, roomy, share, width
+from .reads import FEW, as_read, exact, scored, weighted
 from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, sides, split, tile_of
+from .units import LOG2E, log_sum, to_log2
 
-LOG2E = 1 / log(2)
 WRITTEN_OUT = 8  # tiles of queries, or of keys, at most that are not in a loop
 ROWS = 4096  # of a kv head, beyond which its tiles are in loops
 
@@ -57,14 +58,16 @@ def attention(
         dropout = dropping.tile(dropout, 0, Tq, j0, Tk)
         seed = dropout.seed.reshape(1, 1, 1, 1, 1) if isinstance(dropout.seed, Array) else dropout.seed
         dropout = dropout._replace(seed=seed, stream=iota(B * H * G, q).reshape(B, H, G, 1, 1))
-    fixed = _fixed(sight)
-    plain = fixed and sight.mask is None and bias is None and q.dtype == accumulator(q.dtype)
+    fixed, plain = _fixed(sight), exact(q.dtype) or q.dtype == accumulator(q.dtype)
     n_b, n_h, n_q, n_k = tiles or tile_sizes(B, H, G, Tq, Tk, sight, plain)
+    few = plain and G * Tq <= FEW and n_k >= Tk
+    fixed = fixed and not (few and (bias is not None or sight.mask is not None))
+    n_k = n_k if fixed or not few else part(B * H, Tk)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    few = G * Tq <= ROWS and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
-    unrolled = fixed and few
+    short = G * Tq <= ROWS and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
+    unrolled = fixed and short
     q, bias, *rules = padded(q, bias, sight, dropout, 0 if unrolled else -Tq % tiles[2])
-    plan, arrays = split(Plan(scale, softcap, precision, tiles, *rules, unrolled))
+    plan, arrays = split(Plan(scale, softcap, precision, tiles, *rules, unrolled, few))
     function = _attend if B * H * G * Tq else dense  # an empty axis has no tiles
     out, top, total = (x[:, :, :, :Tq] for x in function(plan, q, k, v, bias, *arrays))
     lse = log_sum(top, total)
@@ -76,10 +79,10 @@ def attention(
 def tile_sizes(B, H, G, Tq, Tk, sight, plain):
     """(rows of the batch, kv heads, queries, keys) of a tile.
 
-    plain: whether k and v are read as they are, neither converted nor rid of what no query reads.
+    plain: whether k and v are read as they are, and not converted.
     """
     # Measured on two Zen 4 cores. A call of 2**18 scores is one tile; one of few queries too, unless k and v
-    # have to be written anew: then what the caches hold. Else one head, for XLA spreads a large product over
+    # have to be converted: then what the caches hold. Else one head, for XLA spreads a large product over
     # the cores, but not the heads of one. Up to 4096 rows, eight tiles of them, written out, against 2**18
     # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer. Of
     # several query heads 1024 or 1536 rows against 256 keys, for between them XLA's products are slower.
@@ -87,11 +90,11 @@ def tile_sizes(B, H, G, Tq, Tk, sight, plain):
     # measured on two cores of an Intel Xeon.
     if B * H * G * Tq == 0:
         return 1, 1, 1, Tk
-    if G * Tq <= 16:
-        return B, H, Tq, Tk if plain else _share(Tk, max(256, 3 * 2**11 // (B * H)))
+    if G * Tq <= FEW:
+        return B, H, Tq, Tk if plain else part(B * H, Tk)
     if B * H * G * Tq * Tk <= 2**18:
         return B, H, Tq, Tk
-    n_q, reach = _share(Tq, max(32, 256 // G)), width(sight)
+    n_q, reach = share(Tq, max(32, 256 // G)), width(sight)
     if n_q + reach <= 1024 and Tq > 8 * n_q:  # all keys in reach; several heads, for their products are small
         n_k = min(Tk, -(-(n_q + reach) // 64) * 64)  # XLA is slow at 511
         return 1, _heads(H, G * n_q * n_k), n_q, n_k
@@ -102,7 +105,7 @@ def tile_sizes(B, H, G, Tq, Tk, sight, plain):
         n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
         return 1, 1, n_q, max(256, 2**18 // (G * n_q))
     n_q = min(512, 2 ** int(log2(max(1, 1536 // G))))
-    return 1, 1, _share(Tq, max(8, n_q)), _share(Tk, 512 if G <= 2 else 256)
+    return 1, 1, share(Tq, max(8, n_q)), share(Tk, 512 if G <= 2 else 256)
 
 
 def _fixed(sight):
@@ -115,11 +118,11 @@ def _large(H, G, Tq, Tk, sight):
     rows = 4096 // G
     if sight.q_segment_ids is None and sight.kv_lengths is None:
         n = 1024 if G <= 2 else 512
-        return 1, _share(Tq, max(8, min(n, rows))), _share(Tk, n)
+        return 1, share(Tq, max(8, min(n, rows))), share(Tk, n)
     if sight.q_segment_ids is None and sides(sight)[1] is None:
-        n_q, n_k = _share(Tq, max(8, min(2048, rows))), _share(Tk, min(512, max(256, Tk // 2)))
+        n_q, n_k = share(Tq, max(8, min(2048, rows))), share(Tk, min(512, max(256, Tk // 2)))
         return _heads(H, G * n_q * n_k), n_q, n_k
-    return 1, _share(Tq, max(8, min(512, rows))), _share(Tk, 512)
+    return 1, share(Tq, max(8, min(512, rows))), share(Tk, 512)
 
 
 def _heads(H, scores):
@@ -127,23 +130,10 @@ def _heads(H, scores):
     return max(n for n in range(1, H + 1) if H % n == 0 and (n == 1 or n * scores <= 2**21))
 
 
-def _share(n, most):
-    """An even share of n, or nearly: at most `most`, and a multiple of 8 if it is not all."""
-    parts = -(-n // most)
-    share = -(-n // parts)
-    return share if parts == 1 else min(most, -(-share // 8) * 8)
-
-
 def _in_pairs(plan):
     """The plan for derivatives: of tiles that are written out two in one, which compile in half the time."""
     n_b, n_h, n_q, n_k = plan.tiles
     return plan._replace(tiles=(n_b, n_h, 2 * n_q, n_k)) if plan.unrolled else plan
-
-
-def log_sum(top, total):
-    """The natural logarithm of total * 2**top, (B, H, G, Tq, 1) both, without the last axis."""
-    nothing = total == 0
-    return jnp.where(nothing, -inf, top / LOG2E + jnp.log(jnp.where(nothing, 1.0, total)))[..., 0]
 
 
 def with_sinks(out, lse, sinks):
@@ -162,7 +152,11 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     top = jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))  # (N, R, 1), never -inf
     weights = jnp.exp2(scores - top)
     total = weights.sum(-1, keepdims=True)
-    values = einsum("nrk,nkv->nrv", _dropped(plan, weights, kept), v, plan.precision)
+    kept = _dropped(plan, weights, kept)
+    if plan.few:
+        values = weighted(kept, v, plan.precision)
+    else:
+        values = einsum("nrk,nkv->nrv", kept, v, plan.precision)
     shrink = jnp.exp2(carry[0] - top)
     return top, total + carry[1] * shrink, values + carry[2] * shrink
 
@@ -194,13 +188,17 @@ def tangent_tile(plan, sums, q, k, v, bias, hidden, kept, top, dq, dk, dv, dbias
 
 
 def _scores(plan, q, k, bias, hidden):
-    """The scores in units of log 2, and the derivative of the cap. q carries scale / _unit(plan)."""
-    scores, slope = einsum("nrd,nkd->nrk", q, k, plan.precision), None
+    """The scores in units of log 2, and the derivative of the cap. q carries _factor, unless it is exact."""
+    slope = None
+    if exact(q.dtype):
+        scores = scored(q, k) * _factor(plan)
+    else:
+        scores = einsum("nrd,nkd->nrk", q, k, plan.precision)
     if plan.softcap is not None:
         capped = jnp.tanh(scores)
         scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
     if bias is not None:
-        scores = scores + bias * LOG2E
+        scores = scores + to_log2(bias)
     if hidden is not None:
         scores = jnp.where(hidden, -inf, scores)
     return scores, slope
@@ -209,6 +207,10 @@ def _scores(plan, q, k, bias, hidden):
 def _unit(plan):
     """What the product of q and k, as a tile computes it, has to be multiplied by to be q k^T * scale."""
     return 1 / LOG2E if plan.softcap is None else plan.softcap
+
+
+def _factor(plan):
+    return plan.scale / _unit(plan)
 
 
 def _dropped(plan, weights, kept):
@@ -240,7 +242,7 @@ def dense(plan, q, k, v, bias, *arrays):
     kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
     weights = _dropped(plan, weights / jnp.where(total == 0, 1.0, total), kept)
     out = einsum("bhgqk,bhkv->bhgqv", weights, v, plan.precision)
-    return jnp.where(total == 0, 0.0, out), top * LOG2E, total
+    return jnp.where(total == 0, 0.0, out), to_log2(top), total
 
 
 # The tiles of a call, in loops: some heads, then some queries, then some keys.
@@ -258,15 +260,19 @@ def attend(plan, q, k, v, bias, *arrays):
         q_, k_, v_ = whole
 
         def queries(carry, i0, n_q):
-            rows = rows_of(q_, i0, n_q, rules.heads).astype(dtype) * (plan.scale / _unit(plan))
+            rows = as_read(rows_of(q_, i0, n_q, rules.heads))
+            rows = rows if exact(rows.dtype) else rows * _factor(plan)
 
-            def keys(corner, rules, carry):
-                (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
-                return forward_tile(plan, carry, rows, keys_, values, *tile)
+            def keys(corner, rules, carry, few=False):
+                keys_, values = (as_read(cut(x, 1, *corner[2:4])) for x in (k_, v_))
+                wiped, *tile = tile_of(corner, () if few else (v_,), biases[0], rules, rows)
+                here = plan._replace(few=few)
+                return forward_tile(here, carry, rows, keys_, *(wiped or [values]), *tile)
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             nothing = zero + jnp.finfo(dtype).min, zero, zeros
-            top, total, values = over_keys(plan, rules, i0, n_q, k_, keys, nothing)
+            at_once = partial(keys, few=True) if plan.few else None
+            top, total, values = over_keys(plan, rules, i0, n_q, k_, keys, nothing, at_once)
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
             return carry, (values / jnp.where(total == 0, 1, total), top, total)
 
@@ -289,7 +295,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             share, rows, do, dt = seeing(weight, rows, do, dt)
             do = do * share
             delta = (do * o).sum(-1, keepdims=True) - dt
-            rows = rows.astype(dtype) * (plan.scale / _unit(plan))
+            rows = rows.astype(dtype) * _factor(plan)
 
             def keys(corner, rules, sums):
                 (keys_, values), *tile = tile_of(corner, (k_, v_), biases[0], rules, rows)
@@ -319,7 +325,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
 @partial(jax.jit, static_argnums=0)
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    plan, factor = _in_pairs(plan), plan.scale / _unit(plan)
+    plan, factor = _in_pairs(plan), _factor(plan)
 
     def heads(whole, biases, rules):
         q_, k_, v_, out_, top_, total_, dq_, dk_, dv_ = whole

@@ -4,8 +4,8 @@ N = B H of the heads at hand, R = G q of the queries.
 """
 
 import os
-from functools import cache
-from math import inf, prod
+from functools import cache, partial
+from math import inf, nan, prod
 from pathlib import Path
 
 import jax
@@ -95,14 +95,16 @@ def over_queries(plan, f, carry, q, *sizes):
     return lax.scan(turn, (carry, whole), jnp.arange(0, Tq, n, dtype=INDEX))[0]
 
 
-def over_keys(plan, rules, i0, n_q, k, f, carry):
+def over_keys(plan, rules, i0, n_q, k, f, carry, at_once=None):
     """f(corner, rules, carry) over the tiles of keys in reach of n_q queries from i0 on.
 
     corner: as in tile_of, the last tile may begin before the end of the one before it. rules: none where all
-    of the queries see all of the keys: to hide nothing takes up to a fifth of the time.
+    of the queries see all of the keys: to hide nothing takes up to a fifth of the time. at_once: for few
+    queries, f of all keys in one tile; it need not take NaN out of those that no query reads.
     """
     n, Tk, sight = plan.tiles[3], k.shape[1], rules.sight
     if plan.unrolled:
+        f = at_once or f
         i1 = i0 + n_q if sight.q_lengths is None else min(i0 + n_q, sight.q_lengths)
         n_k = Tk if sight.kv_lengths is None else min(Tk, sight.kv_lengths)
         j0, j1 = key_range(i0, i1, n_k, sight.causal, sight.window, sight.q_offset)
@@ -110,6 +112,10 @@ def over_keys(plan, rules, i0, n_q, k, f, carry):
             carry = f((i0, n_q, j, min(n, j1 - j), None), rules, carry)
         return carry
     j0, j1 = reach(sight, i0, n_q, Tk)
+    if at_once is not None:
+        at_once = partial(at_once, (i0, n_q, 0, Tk, None), rules)
+        in_tiles = partial(over_keys, plan, rules, i0, n_q, k, f)
+        return _once((n == Tk) | (3 * (j1 - j0) > Tk), at_once, in_tiles, carry)
     several = isinstance(sight.q_offset, Array) and sight.q_offset.shape[0] > 1
     if n_q + width(sight) <= n and not several:  # one tile holds them all, wherever they begin
         return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), rules, carry)
@@ -130,6 +136,32 @@ def over_keys(plan, rules, i0, n_q, k, f, carry):
         carry = lax.fori_loop(first, a, some, carry)
     carry = lax.fori_loop(a, b, whole, carry)
     return lax.fori_loop(jnp.maximum(a, b), end, some, carry)
+
+
+def _once(many, at_once, in_tiles, carry):
+    """at_once(carry) if many keys are in reach, for in_tiles takes three times as long for each; or in_tiles.
+
+    The latter also if the result is not finite: what no query reads may hold NaN.
+    """
+
+    def nothing(carry):
+        return jax.tree.map(lambda x: jnp.full_like(x, nan), carry)
+
+    found = lax.cond(many, at_once, nothing, carry)
+    sound = jnp.isfinite(found[2]).all()
+    return lax.cond(sound, lambda carry, found: found, lambda carry, found: in_tiles(carry), carry, found)
+
+
+def share(n, most):
+    """An even share of n, or nearly: at most `most`, and a multiple of 8 if it is not all."""
+    parts = -(-n // most)
+    share = -(-n // parts)
+    return share if parts == 1 else min(most, -(-share // 8) * 8)
+
+
+def part(heads, Tk):
+    """How many of Tk keys of so many heads the caches hold."""
+    return share(Tk, max(256, 3 * 2**11 // max(heads, 1)))
 
 
 def width(sight):

@@ -15,7 +15,7 @@ from jax import Array, lax
 
 from .. import dropout as dropping
 from .. import visibility
-from ..arithmetic import INDEX, iota
+from ..arithmetic import INDEX, accumulator, iota
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight, visible
@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     sight: Sight
     dropout: Dropout | None
     unrolled: bool = False  # its tiles are written out one after the other
+    few: bool = False  # its queries are so few that the time is that of reading keys and values
 
 
 class Rules(NamedTuple):
@@ -117,8 +118,8 @@ def tile_of(corner, arrays, bias, rules, queries):
     """
     *corner, first = corner  # of the keys, the first that counts, or None if all do
     _, n_q, j0, n_k = corner
-    shape = *rules.heads, queries.shape[1] // n_q, n_q, n_k
-    arrays = [cut(x, 1, j0, n_k).astype(queries.dtype) for x in arrays]  # (N, k, d)
+    shape, dtype = (*rules.heads, queries.shape[1] // n_q, n_q, n_k), accumulator(queries.dtype)
+    arrays = [cut(x, 1, j0, n_k).astype(dtype) for x in arrays]  # (N, k, d)
     bias = part_of_bias(bias, corner, rules, queries)
     seen = visible(visibility.tile(rules.sight, *corner), n_q, n_k, queries)
     seen = None if seen is None else by_row(seen, shape)
@@ -143,7 +144,7 @@ def part_of_bias(bias, corner, rules, queries):
     i0, n_q, j0, n_k, *_ = corner
     for axis, start, size in (3, i0, n_q), (4, j0, n_k):
         bias = bias if bias.shape[axis] == 1 else cut(bias, axis, start, size)
-    return by_row(bias.astype(queries.dtype), (*rules.heads, queries.shape[1] // n_q, n_q))
+    return by_row(bias.astype(accumulator(queries.dtype)), (*rules.heads, queries.shape[1] // n_q, n_q))
 
 
 def by_row(x, shape):
@@ -170,11 +171,12 @@ def seeing(total, *arrays):
 def cut(x, axis, start, size):
     """x[start : start + size] along axis.
 
-    Half types are cut as bits: numbers XLA would convert before the loop, all of them, into new memory.
+    Half types stay apart from what follows: XLA would convert all of them, before the loop, into new memory.
     """
     if x.shape[axis] == size:
         return x
     if x.dtype.itemsize != 2:
         return lax.dynamic_slice_in_dim(x, start, size, axis)
+    x, start = lax.optimization_barrier((x, jnp.asarray(start)))
     bits = lax.bitcast_convert_type(x, jnp.uint16)
     return lax.bitcast_convert_type(lax.dynamic_slice_in_dim(bits, start, size, axis), x.dtype)

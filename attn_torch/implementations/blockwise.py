@@ -3,7 +3,7 @@
 A tile of scores is made, used and forgotten. Forward, each query carries its largest score so far and the
 sums that belong to it; backward, the tile is made again from q, k and these. They stay two numbers: in their
 one, lse, a large score would leave the sum no bits. Keys out of the reach of a tile's queries are not
-touched. Scores are in units of log 2, because exp2 is the faster exponential.
+touched.
 
 First derivatives are written out, in tiles: `backward`, and for forward mode `tangent`. Those of higher order
 are the derivatives of `dense`, which is one tile of everything, and hold (Tq, Tk).
@@ -14,7 +14,7 @@ Source: Milakov & Gimelshein 2018 (online softmax); Dao 2023, FlashAttention-2, 
 """
 
 from functools import partial
-from math import inf, log
+from math import inf, nan
 
 import torch
 from torch import Tensor
@@ -27,9 +27,9 @@ from ..visibility import visible
 from . import steps
 from .autograd import Linear, folded, of_floats
 from .tiles import Plan, in_reach, joined, part_of_bias, readable, rows_of, seeing, split, tile_of
+from .units import LOG2E, log_sum, to_log2
 from .walk import Parts, Room, over_heads, over_queries, put, rows_in
 
-LOG2E = 1 / log(2)
 _DIRECT = "direct"  # the precision of products for which no switch has to be turned
 
 
@@ -93,12 +93,6 @@ def _reach(sight, Tk):
     return Tk if left is None or right is None else min(Tk, 128 + left + right)
 
 
-def log_sum(top, total):
-    """The natural logarithm of total * 2**top, (B, H, G, Tq, 1) both, without the last axis."""
-    nothing = total == 0
-    return torch.where(nothing, -inf, top / LOG2E + torch.log(torch.where(nothing, 1.0, total)))[..., 0]
-
-
 def with_sinks(out, lse, sinks):
     """Give each softmax one more logit, which has no value: out shrinks and lse grows."""
     sinks = sinks.to(lse.dtype)[None, :, :, None]
@@ -157,7 +151,7 @@ def _scores(plan, q, k, bias, hidden):
         capped = torch.tanh(scores)
         scores, slope = capped * (plan.softcap * LOG2E), 1 - capped * capped
     if bias is not None:
-        scores += bias * LOG2E
+        scores = scores.add_(bias, alpha=LOG2E) if plan.tame else scores.add_(to_log2(bias))
     for j, rule, most in hidden:
         part = scores.narrow(-1, j, rule.shape[-1])
         if plan.small and most is not None:
@@ -183,14 +177,20 @@ def _einsum(equation, x, y, precision, onto=None, into=None):
     return torch.bmm(x, y, out=into[x.shape[0], x.shape[1], y.shape[2]])
 
 
-def _direct(plan, q, v):
+def _direct(plan, q, v, bias):
     """The plan with what depends on the arrays: memory for its tiles, and how they may be computed."""
     if not switched(q.to(accumulator(q.dtype)), plan.precision):
         plan = plan._replace(precision=_DIRECT)
     room = [Room(plan, q) if readable(q) else None for _ in range(2)]
-    small = readable(q) and q.device.type == "cpu" and q.shape[2] * q.shape[3] >= 64 and v.numel() > 0
-    small = small and 2**-40 <= max(abs(x.item()) for x in torch.aminmax(v)) <= 2**40  # never if NaN
-    return plan._replace(small=small, room=room)
+    many = readable(q) and q.device.type == "cpu" and q.shape[2] * q.shape[3] >= 64
+    small = many and 2**-40 <= _largest(v) <= 2**40
+    tame = many and bias is not None and _largest(bias) <= 2**40
+    return plan._replace(small=small, tame=tame, room=room)
+
+
+def _largest(x):
+    """The largest magnitude in x, any shape; NaN if there is one, or nothing."""
+    return max(abs(y.item()) for y in torch.aminmax(x)) if x.numel() else nan
 
 
 def _as_exact(total):
@@ -233,7 +233,7 @@ def dense(plan, q, k, v, bias, *arrays):
     kept = None if dropout is None else dropping.keep(dropout, weights.shape, weights)
     weights = _dropped(plan, weights / torch.where(total == 0, 1.0, total), kept)
     out = einsum("bhgqk,bhkv->bhgqv", weights, v, plan.precision)
-    return torch.where(total == 0, 0.0, out), top * LOG2E, total
+    return torch.where(total == 0, 0.0, out), to_log2(top), total
 
 
 # The tiles of a call, one after the other: some heads, then some queries, then some keys.
@@ -244,7 +244,7 @@ def attend(plan, q, k, v, bias, *arrays):
 
     The latter (B, H, G, Tq, 1), top in units of log 2; all in the accumulator's dtype. Without sinks.
     """
-    plan, dtype, factor = _direct(plan, q, v), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
     out = q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype)
     top, total = (q.new_empty((*q.shape[:-1], 1), dtype=dtype) for _ in range(2))
     known = {}
@@ -271,14 +271,15 @@ def _sums(plan, queries, i0, n_q, tiles, parts, bias, rules):
         carry[0].fill_(torch.finfo(queries.dtype).min)
     for corner, hidden in tiles:
         rows, *sums = rows_in(corner, i0, n_q, queries, *carry)
-        (keys, values), *tile = tile_of(corner, parts, bias, rules, rows, hidden)
+        (keys, values), *tile = tile_of(corner, parts, bias, rules, rows, hidden, plan.small)
         forward_tile(plan, sums, rows, keys, values, *tile)
     return carry
 
 
 def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays):
     """dq, dk, dv and, if there is a bias, dbias; each in the dtype of what it belongs to."""
-    plan, dtype, factor = _direct(plan, q, v), accumulator(q.dtype), plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v, bias), accumulator(q.dtype), plan.scale / _unit(plan)
+    small = plan.small and _largest(k) < inf  # where dscores are 0 they are multiplied by k all the same
     dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     dk, dv = (torch.zeros(x.mT.shape, dtype=dtype, device=x.device) for x in (k, v))
     dbias = None if bias is None else torch.zeros(bias.shape, dtype=dtype, device=bias.device)
@@ -288,19 +289,19 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
         parts, grads, q_ = Parts(1, k_.to(dtype), v_.to(dtype)), Parts(2, dk_, dv_), rows[1]
         for i0, n_q, tiles in over_queries(plan, q_, k_, b_, rules, known):
             weight, queries, base, o, do, dt = (rows_of(x, i0, n_q, rules.heads) for x in rows)
-            here = plan._replace(small=plan.small and not base.any())
+            here = plan._replace(small=small and not base.any())
             share, queries, do, dt = seeing(weight, queries, do, dt)
             queries, do = queries.to(dtype) * factor, do * share
             delta = (do * o).sum(-1, keepdim=True) - dt
             dqueries = torch.zeros_like(queries)
             for corner, hidden in tiles:
                 some, into, *others = rows_in(corner, i0, n_q, queries, dqueries, base, do, delta)
-                (keys, values), *tile = tile_of(corner, parts, b_, rules, some, hidden)
+                (keys, values), *tile = tile_of(corner, parts, b_, rules, some, hidden, here.small)
                 sums = into, *grads[corner[2:]]
                 dscores = backward_tile(here, sums, some, keys, values, *tile, *others)
                 if db_ is not None:
-                    part = take(take(db_, 3, i0, n_q), 4, *corner[2:])
-                    part += dscores.view(*rules.heads, -1, n_q, corner[3]).sum_to_size(part.shape)
+                    part = take(take(db_, 3, *corner[:2]), 4, *corner[2:])
+                    part += dscores.view(*rules.heads, -1, *corner[1::2]).sum_to_size(part.shape)
             put(dq_, i0, n_q, dqueries.mul_(plan.scale))
     dk, dv = dk.mul_(_unit(plan)).mT.to(k.dtype), dv.mT.to(v.dtype)
     return dq, dk, dv, *(() if bias is None else (dbias.to(bias.dtype),))
@@ -308,7 +309,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
 
 def tangent(plan, q, k, v, bias, out, top, total, dq, dk, dv, dbias, *arrays):
     """The tangents of what attend gives; top counts as a constant, for what depends on it cancels."""
-    plan, dtype, factor = _direct(plan, q, v), out.dtype, plan.scale / _unit(plan)
+    plan, dtype, factor = _direct(plan, q, v, bias), out.dtype, plan.scale / _unit(plan)
     dout, dtotal = torch.empty_like(out), torch.empty_like(total)
     known = {}
     whole = k, v, dk, dv, dout, dtotal, total, q, dq, top, out

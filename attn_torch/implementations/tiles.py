@@ -31,6 +31,7 @@ class Plan(NamedTuple):
     sight: Sight
     dropout: Dropout | None
     small: bool = False  # weights may need no largest score taken off; never on a GPU: to ask is to wait
+    tame: bool = False  # the bias hides nothing
     room: tuple = (None, None)  # for a tile's scores, twice
 
 
@@ -98,7 +99,7 @@ def readable(x):
     return not torch.compiler.is_compiling() and x.device.type != "meta"
 
 
-def tile_of(corner, arrays, bias, rules, queries, hidden=None):
+def tile_of(corner, arrays, bias, rules, queries, hidden=None, small=False):
     """A tile's keys of each array, its bias, what is hidden in it and which weights dropout keeps.
 
     corner: i0, n_q, j0, n_k, queries i0 ... i0 + n_q - 1 against keys j0 ... j0 + n_k - 1.
@@ -112,10 +113,13 @@ def tile_of(corner, arrays, bias, rules, queries, hidden=None):
         seen = None if seen is None else by_row(seen, shape)
         if bias is not None:
             seen = bias != -inf if seen is None else seen & (bias != -inf)
-        seen = seen.expand(*seen.shape[:2], n_k)
-        read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
-        arrays = [torch.where(read, x, 0.0) for x in arrays]
-        hidden = [(0, ~seen, None)]
+        seen, most = seen.expand(*seen.shape[:2], n_k), None
+        if small:  # no NaN or infinity among keys and values does harm
+            most = torch.where(seen, inf, -inf).to(queries.dtype)
+        else:
+            read = seen.any(1)[..., None]  # (N, k, 1): what no query reads may hold NaN
+            arrays = [torch.where(read, x, 0.0) for x in arrays]
+        hidden = [(0, ~seen, most)]
     kept = None
     if rules.dropout is not None:
         kept = by_row(dropping.keep(dropping.tile(rules.dropout, *corner), shape, queries), shape)

@@ -76,7 +76,7 @@ def _numbers(x):
 
 def over_queries(plan, q, k, bias, rules, known):
     """(first query, how many, [the corners of its tiles and what is hidden there]), for all queries."""
-    by_array = bias is not None or any(isinstance(x, Tensor) for x in rules.sight)
+    by_array = (bias is not None and not plan.tame) or any(isinstance(x, Tensor) for x in rules.sight)
     whole = by_array or q.shape[0] > k.shape[0]  # half the queries of several heads are no half of the rows
     for i0 in range(0, q.shape[1], plan.tiles[2]):
         n_q = min(plan.tiles[2], q.shape[1] - i0)

@@ -67,3 +67,18 @@ def test_the_gradient_of_a_float16_softmax_loses_its_sum_from_256_equal_keys_on(
         weights, pull = jax.vjp(jax.nn.softmax, jnp.zeros(keys, jnp.float16))
         gradient = pull(jnp.ones(keys, jnp.float16))[0]  # of the sum of the weights, which is always 1
         assert bool(jnp.abs(gradient).max() < 0.01 * weights.max()) is kept
+
+
+def test_a_product_of_bfloat16_in_float32_may_fail_where_its_program_transposes_it():
+    x, y = made((2, 3, 8), (2, 8, 5), dtype=jnp.bfloat16)
+
+    def product(x, y):
+        return jnp.einsum("nmk,nkv->nmv", x, y, preferred_element_type=jnp.float32)
+
+    want = 2 * product(x, y).mT
+    apart = jax.jit(lambda x, y: 2 * jax.lax.optimization_barrier(product(x, y)).mT)(x, y)
+    np.testing.assert_array_equal(apart, want)
+    try:  # seen on an Intel Xeon with AMX; elsewhere it may be right
+        np.testing.assert_array_equal(jax.jit(lambda x, y: 2 * product(x, y).mT)(x, y), want)
+    except jax.errors.JaxRuntimeError as error:
+        assert "Unsupported element type for DotThunk" in str(error)
