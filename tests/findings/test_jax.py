@@ -78,7 +78,9 @@ def test_a_product_of_bfloat16_in_float32_may_fail_where_its_program_transposes_
     want = 2 * product(x, y).mT
     apart = jax.jit(lambda x, y: 2 * jax.lax.optimization_barrier(product(x, y)).mT)(x, y)
     np.testing.assert_array_equal(apart, want)
-    try:  # seen on an Intel Xeon with AMX; elsewhere it may be right
-        np.testing.assert_array_equal(jax.jit(lambda x, y: 2 * product(x, y).mT)(x, y), want)
-    except jax.errors.JaxRuntimeError as error:
-        assert "Unsupported element type for DotThunk" in str(error)
+    try:
+        found = np.asarray(jax.jit(lambda x, y: 2 * product(x, y).mT)(x, y))
+    except jax.errors.JaxRuntimeError as error:  # on an Intel Xeon with AMX; elsewhere it may be right
+        found = str(error)
+    failed = "Unsupported element type for DotThunk" in str(found)
+    assert failed or np.array_equal(found, want)
