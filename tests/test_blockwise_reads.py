@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from frameworks import attend, both_frameworks, gradients, to_numpy
+from frameworks import attend, both_frameworks, gradients, package, to_numpy
 
 RNG = np.random.default_rng(0)
 ULP = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-20}  # of one, or of float32 sums of a few hundred
@@ -164,3 +164,27 @@ def test_torch_takes_biases_of_every_shape_and_gives_their_derivative(shape, hid
     ]
     for name, want in results[1].items():
         assert np.abs(results[0][name] - want).max() < 1e-12 * max(1, np.abs(want).max())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_torch_converts_the_keys_of_a_step_in_parts_and_keeps_them_for_derivatives(monkeypatch, dtype):
+    import torch
+
+    monkeypatch.setattr("attn_torch.implementations.steps.SOME", 2**10)
+    q, dq, dout, (k, v) = drawn(2, 4, 1, 8), drawn(2, 4, 1, 8), drawn(2, 4, 1, 8), drawn(2, 2, 2, 300, 8)
+    arrays = [torch.tensor(x).to(getattr(torch, dtype)) for x in (q, k, v, dq, dout)]
+    results = []
+    for name, x in ("blockwise", arrays), ("reference", [x.double() for x in arrays]):
+
+        def run(q, k, v, name=name):
+            lengths = torch.tensor([300, 7])
+            return package("torch").scaled_dot_product_attention(
+                q, k, v, kv_lengths=lengths, implementation=name
+            )
+
+        leaves = [y.clone().requires_grad_() for y in x[:3]]
+        grads = torch.autograd.grad(run(*leaves), leaves, x[4])
+        out, tangent = torch.func.jvp(lambda q, x=x: run(q, *x[1:3]), (x[0],), (x[3],))
+        results.append([run(*x[:3]), out, tangent, *grads])
+    for got, want in zip(*results, strict=True):
+        assert (got - want).abs().max() <= ULP[dtype] * want.abs().max()

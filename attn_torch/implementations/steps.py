@@ -7,11 +7,12 @@ Axes: B batch, H kv heads, G query heads per kv head, k positions, d head size, 
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
 from ..arithmetic import accumulator, known, switched
 from ..schedule import key_range
 
-SOME = 1024  # keys at a time that are converted: new memory for all of them would be slow
+SOME = 3 * 2**17  # numbers at a time that are converted, to fit the caches
 
 
 def ranges(q, k, sight, bias, dropout, precision):
@@ -48,15 +49,31 @@ def _read(q, k, v, j0, j1, softcap):
     """q (B, H, G, d), scaled, over keys j0 ... j1 - 1."""
     if j0 == j1:
         return q.new_zeros((*q.shape[:3], v.shape[3])), q.new_full((*q.shape[:3], 1), -torch.inf)
-    n = j1 - j0 if k.dtype == q.dtype else SOME
-    parts = (x.to(q.dtype) for x in k[:, :, j0:j1].split(n, 2))
-    scores = [torch.matmul(q, x.mT) for x in parts]
+    kept = any(map(_differentiated, (q, k, v)))
+    scores = [torch.matmul(q, x.mT) for x in _parts(k[:, :, j0:j1], q.dtype, kept)]
     scores = torch.cat(scores, 3) if len(scores) > 1 else scores[0]  # (B, H, G, k)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     top = torch.amax(scores, -1, keepdim=True).detach().clamp(min=torch.finfo(q.dtype).min)
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)  # at least 1, or 0 where every score is -inf
-    parts = (x.to(q.dtype) for x in v[:, :, j0:j1].split(n, 2))
-    out = sum(torch.matmul(w, x) for w, x in zip(weights.split(n, 3), parts, strict=True))
+    out, j = 0, 0
+    for x in _parts(v[:, :, j0:j1], q.dtype, kept):
+        out, j = out + torch.matmul(weights[..., j : j + x.shape[2]], x), j + x.shape[2]
     return out / total.clamp(min=1), top + torch.log(total)
+
+
+def _differentiated(x):
+    return (torch.is_grad_enabled() and x.requires_grad) or unpack_dual(x).tangent is not None
+
+
+def _parts(x, dtype, kept):
+    """x (B, H, k, d) in dtype: all of it, or what has to be converted, in parts. kept: by a derivative."""
+    if x.dtype == dtype:
+        yield x
+        return
+    B, H, _, d = x.shape
+    parts = x.split(max(64, SOME // max(B * H * d, 1)), 2)
+    room = None if kept else parts[0].new_empty(parts[0].shape, dtype=dtype)  # new each time is slow
+    for part in parts:
+        yield part.to(dtype) if kept else room[:, :, : part.shape[2]].copy_(part)
