@@ -167,6 +167,13 @@ EXEMPT = {
         ),
         (
             "",
+            "class Heads\n"
+            "Some heads of x (all heads, T, d), which are cut out with their tiles: both in turn takes longer.\n"
+            "Heads.x\nHeads.first\nHeads.n\nHeads.shape(self)\nHeads.dtype(self)",
+            "a part of a torch Tensor is no copy",
+        ),
+        (
+            "",
             "cut(x, axis, start, size)\nx[start : start + size] along axis.\n\n"
             "Half types stay apart from what follows: XLA would convert all of them, before the loop, into "
             "new memory.",

@@ -18,7 +18,7 @@ from math import gcd, inf, log2
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.nn import log_sigmoid
 
 from .. import dropout as dropping
@@ -64,7 +64,7 @@ def attention(
     fixed = fixed and not (few and (bias is not None or sight.mask is not None))
     n_k = n_k if fixed or not few else part(B * H, Tk)
     tiles = gcd(n_b, B), gcd(n_h, H), min(n_q, max(Tq, 1)), min(n_k, Tk)
-    short = G * Tq <= ROWS and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
+    short = _short(G, Tq) and Tq <= WRITTEN_OUT * tiles[2] and Tk <= WRITTEN_OUT * tiles[3]
     unrolled = fixed and short
     q, bias, *rules = padded(q, bias, sight, dropout, 0 if unrolled else -Tq % tiles[2])
     plan, arrays = split(Plan(scale, softcap, precision, tiles, *rules, unrolled, few))
@@ -86,8 +86,8 @@ def tile_sizes(B, H, G, Tq, Tk, sight, plain):
     # the cores, but not the heads of one. Up to 4096 rows, eight tiles of them, written out, against 2**18
     # scores' worth of keys. Beyond that, loops: their turns cost more, but more tiles compile for longer. Of
     # several query heads 1024 or 1536 rows against 256 keys, for between them XLA's products are slower.
-    # Where a core has 2 MiB of cache, larger tiles are up to a third faster, unless the diagonal cuts them:
-    # measured on two cores of an Intel Xeon.
+    # Where a core has 2 MiB of cache, larger tiles are up to a third faster, unless the diagonal cuts them,
+    # and those of up to 1024 queries are written out: measured on two cores of an Intel Xeon.
     if B * H * G * Tq == 0:
         return 1, 1, 1, Tk
     if G * Tq <= FEW:
@@ -98,12 +98,12 @@ def tile_sizes(B, H, G, Tq, Tk, sight, plain):
     if n_q + reach <= 1024 and Tq > 8 * n_q:  # all keys in reach; several heads, for their products are small
         n_k = min(Tk, -(-(n_q + reach) // 64) * 64)  # XLA is slow at 511
         return 1, _heads(H, G * n_q * n_k), n_q, n_k
-    short = _fixed(sight) and G * Tq <= ROWS
+    short = _fixed(sight) and _short(G, Tq)
     if roomy() and (not short or sides(sight)[1] is None):
         return 1, *_large(H, G, Tq, Tk, sight)
     if short:
         n_q = max(128 // G, -(-Tq // (8 * WRITTEN_OUT)) * 8)
-        return 1, 1, n_q, max(256, 2**18 // (G * n_q))
+        return 1, 1, n_q, max(256, (3 if roomy() else 1) * 2**18 // (G * n_q))
     n_q = min(512, 2 ** int(log2(max(1, 1536 // G))))
     return 1, 1, share(Tq, max(8, n_q)), share(Tk, 512 if G <= 2 else 256)
 
@@ -111,6 +111,11 @@ def tile_sizes(B, H, G, Tq, Tk, sight, plain):
 def _fixed(sight):
     """Whether all rules but the mask are numbers."""
     return not any(isinstance(x, Array) for x in sight[2:7])
+
+
+def _short(G, Tq):
+    """Whether the tiles of so many queries may be written out."""
+    return G * Tq <= ROWS or (roomy() and Tq <= 1024)
 
 
 def _large(H, G, Tq, Tk, sight):
@@ -149,7 +154,10 @@ def with_sinks(out, lse, sinks):
 def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     """Add a tile's keys to (largest score, sum of weights, sum of weighted values) of its queries."""
     scores, _ = _scores(plan, q, k, bias, hidden)
-    top = jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))  # (N, R, 1), never -inf
+    if carry is None:  # the only tile: as top is its largest score, XLA makes the weights in the same pass
+        top = lax.reduce(scores, jnp.finfo(scores.dtype).min, lax.max, (2,))[..., None]
+    else:
+        top = jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))  # (N, R, 1), never -inf
     weights = jnp.exp2(scores - top)
     total = weights.sum(-1, keepdims=True)
     kept = _dropped(plan, weights, kept)
@@ -157,6 +165,8 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
         values = weighted(kept, v, plan.precision)
     else:
         values = einsum("nrk,nkv->nrv", kept, v, plan.precision)
+    if carry is None:
+        return top, total, values
     shrink = jnp.exp2(carry[0] - top)
     return top, total + carry[1] * shrink, values + carry[2] * shrink
 
@@ -263,15 +273,15 @@ def attend(plan, q, k, v, bias, *arrays):
             rows = as_read(rows_of(q_, i0, n_q, rules.heads))
             rows = rows if exact(rows.dtype) else rows * _factor(plan)
 
-            def keys(corner, rules, carry, few=False):
+            def keys(corner, rules, carry, few=False, only=False):
                 keys_, values = (as_read(cut(x, 1, *corner[2:4])) for x in (k_, v_))
                 wiped, *tile = tile_of(corner, () if few else (v_,), biases[0], rules, rows)
-                here = plan._replace(few=few)
+                here, carry = plan._replace(few=few), None if only else carry
                 return forward_tile(here, carry, rows, keys_, *(wiped or [values]), *tile)
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             nothing = zero + jnp.finfo(dtype).min, zero, zeros
-            at_once = partial(keys, few=True) if plan.few else None
+            at_once = partial(keys, few=plan.few, only=True)
             top, total, values = over_keys(plan, rules, i0, n_q, k_, keys, nothing, at_once)
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
             return carry, (values / jnp.where(total == 0, 1, total), top, total)
@@ -310,7 +320,7 @@ def backward(plan, q, k, v, bias, out, top, total, dout, _dtop, dtotal, *arrays)
             dq, *sums = over_keys(plan, rules, i0, n_q, k_, keys, (jnp.zeros_like(rows), *sums))
             return sums, [dq * plan.scale]
 
-        sums = [jnp.zeros(x.mT.shape, dtype) for x in (k_, v_)]
+        sums = [jnp.zeros((N, d, Tk), dtype) for N, Tk, d in (k_.shape, v_.shape)]
         sums += [jnp.zeros(b.shape, dtype) for b in biases if b is not None]
         (dk, dv, *db), (dq,) = over_queries(plan, queries, sums, q_, q_.shape[2])
         grads = dq, (dk * _unit(plan)).mT, dv.mT

@@ -16,9 +16,10 @@ from ..arithmetic import INDEX, accumulator
 from ..dropout import Dropout
 from ..schedule import key_range
 from ..visibility import Sight
-from .tiles import Rules, cut, full, joined, reach, sides
+from .tiles import Heads, Rules, cut, full, joined, reach, sides
 
 WORKERS = min(4, os.cpu_count() or 1)  # heads that XLA may compute side by side, while all fit the caches
+TOGETHER = 3 * 2**18  # scores at most, where a key has several query heads
 
 
 @cache
@@ -34,14 +35,17 @@ def roomy():
 def over_heads(plan, f, whole, biases, arrays, shared=()):
     """f of what belongs to the heads of a tile, as (N, ...) or (N G, ...) but for the biases; for all heads.
 
-    whole: arrays (B, H, T, d) or (B, H, G, T, d). f returns such arrays of its heads, which come back for all
-    heads, and arrays like `shared`, which are added up.
+    whole: q (B, H, G, Tq, d), k (B, H, Tk, d) and others of such shapes. f returns such arrays of its heads,
+    which come back for all heads, and arrays like `shared`, which are added up.
     """
     sight, dropout = joined(plan, arrays)
     (B, H), (n_b, n_h) = whole[0].shape[:2], plan.tiles[:2]
     n_b = n_b if n_h == H else 1  # so that the heads of a tile are one after the other
     n = B * H // (n_b * n_h)
-    most = WORKERS if plan.unrolled and whole[1].shape[2] <= 1024 else 1
+    G, Tk = whole[0].shape[2], whole[1].shape[2]
+    most = WORKERS if plan.unrolled and Tk <= 1024 else 1
+    if G > 1:
+        most = max(1, min(most, TOGETHER // (G * plan.tiles[2] * plan.tiles[3])))
     workers = max(w for w in range(1, most + 1) if n % w == 0)
     whole = [x.reshape(prod(x.shape[:-2]), *x.shape[-2:]) for x in whole]  # an axis of size 1 would be copied
 
@@ -57,7 +61,7 @@ def over_heads(plan, f, whole, biases, arrays, shared=()):
                 return cut(x, 1, h, n_h) if x.ndim > 3 and x.shape[1] > 1 else x
 
             rules = Rules((n_b, n_h), Sight(*map(part, sight)), dropout and Dropout(*map(part, dropout)))
-            own = [cut(x, 0, at * (x.shape[0] // n), x.shape[0] // n) for x in whole]
+            own = [Heads(x, at * (x.shape[0] // n), x.shape[0] // n) for x in whole]
             result = f(own, [part(x) for x in biases], rules)
             own, common = result[: len(result) - len(sums)], result[len(result) - len(sums) :]
             sums = [added(x, y, b, h, 0, 0, 0) for x, y in zip(sums, common, strict=True)]
@@ -104,7 +108,7 @@ def over_keys(plan, rules, i0, n_q, k, f, carry, at_once=None):
     """
     n, Tk, sight = plan.tiles[3], k.shape[1], rules.sight
     if plan.unrolled:
-        f = at_once or f
+        f = at_once if plan.few and at_once else f
         i1 = i0 + n_q if sight.q_lengths is None else min(i0 + n_q, sight.q_lengths)
         n_k = Tk if sight.kv_lengths is None else min(Tk, sight.kv_lengths)
         j0, j1 = key_range(i0, i1, n_k, sight.causal, sight.window, sight.q_offset)
@@ -112,13 +116,13 @@ def over_keys(plan, rules, i0, n_q, k, f, carry, at_once=None):
             carry = f((i0, n_q, j, min(n, j1 - j), None), rules, carry)
         return carry
     j0, j1 = reach(sight, i0, n_q, Tk)
-    if at_once is not None:
+    if plan.few and at_once:
         at_once = partial(at_once, (i0, n_q, 0, Tk, None), rules)
         in_tiles = partial(over_keys, plan, rules, i0, n_q, k, f)
         return _once((n == Tk) | (3 * (j1 - j0) > Tk), at_once, in_tiles, carry)
     several = isinstance(sight.q_offset, Array) and sight.q_offset.shape[0] > 1
     if n_q + width(sight) <= n and not several:  # one tile holds them all, wherever they begin
-        return f((i0, n_q, jnp.minimum(j0, Tk - n), n, None), rules, carry)
+        return (at_once or f)((i0, n_q, jnp.minimum(j0, Tk - n), n, None), rules, carry)
 
     def some(t, carry):
         corner = (t * n, n, None) if Tk % n == 0 else (jnp.minimum(t * n, Tk - n), n, t * n)

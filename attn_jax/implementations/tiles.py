@@ -42,6 +42,22 @@ class Rules(NamedTuple):
     dropout: Dropout | None
 
 
+class Heads(NamedTuple):
+    """Some heads of x (all heads, T, d), which are cut out with their tiles: both in turn takes longer."""
+
+    x: Array
+    first: Array | int
+    n: int
+
+    @property
+    def shape(self):
+        return self.n, *self.x.shape[1:]
+
+    @property
+    def dtype(self):
+        return self.x.dtype
+
+
 def split(plan):
     """The plan with ... for each array, and the arrays."""
     rules = plan.sight, plan.dropout or ()
@@ -173,10 +189,15 @@ def cut(x, axis, start, size):
 
     Half types stay apart from what follows: XLA would convert all of them, before the loop, into new memory.
     """
-    if x.shape[axis] == size:
+    starts, sizes = [0] * len(x.shape), list(x.shape)
+    starts[axis], sizes[axis] = start, size
+    if isinstance(x, Heads):
+        x, starts[0] = x.x, x.first
+    if x.shape == tuple(sizes):
         return x
+    starts = [jnp.asarray(i, INDEX) for i in starts]
     if x.dtype.itemsize != 2:
-        return lax.dynamic_slice_in_dim(x, start, size, axis)
-    x, start = lax.optimization_barrier((x, jnp.asarray(start)))
+        return lax.dynamic_slice(x, starts, sizes)
+    x, *starts = lax.optimization_barrier((x, *starts))
     bits = lax.bitcast_convert_type(x, jnp.uint16)
-    return lax.bitcast_convert_type(lax.dynamic_slice_in_dim(bits, start, size, axis), x.dtype)
+    return lax.bitcast_convert_type(lax.dynamic_slice(bits, starts, sizes), x.dtype)
