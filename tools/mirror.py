@@ -168,7 +168,8 @@ EXEMPT = {
         (
             "",
             "class Heads\n"
-            "Some heads of x (all heads, T, d), which are cut out with their tiles: both in turn takes longer.\n"
+            "Some heads of x (all heads, T, d), which are cut out with their tiles: both in turn takes "
+            "longer.\n"
             "Heads.x\nHeads.first\nHeads.n\nHeads.shape(self)\nHeads.dtype(self)",
             "a part of a torch Tensor is no copy",
         ),
