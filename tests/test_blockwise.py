@@ -279,6 +279,7 @@ def test_jax_computes_no_tile_of_queries_that_stand_before_all_keys():
         (1100, {"kv_lengths": np.array([700, 1])}),
         (1100, {"kv_lengths": np.array([1100, 0]), "causal": True, "q_lengths": np.array([1100, 300])}),
         (1100, {"window": (600, 300), "q_offset": np.array([-900, 40])}),
+        (1100, {"window": (30, 0), "q_offset": -40}),
         (1100, dict.fromkeys(("q_segment_ids", "kv_segment_ids"), np.arange(2200).reshape(2, -1) // 350)),
         (4200, {"causal": True}),
     ],

@@ -74,6 +74,13 @@ def test_jax_maps_few_queries_over_rows_of_their_own_lengths():
     assert np.abs(got[:, 0] - want).max() < 2e-6
 
 
+def test_jax_gives_a_query_that_sees_none_of_one_key_zeros():
+    x, lengths = np.ones((2, 1, 1, 1)), np.array([0, 1])
+    found = attend("jax")(x, x, x, kv_lengths=lengths, dropout_p=0.1, dropout_seed=0, return_lse=True)
+    np.testing.assert_array_equal(found[0].ravel(), [0, 1 / 0.9])
+    np.testing.assert_array_equal(found[1].ravel(), [-np.inf, 1])
+
+
 def test_jax_splits_a_weight_into_three_bfloat16_without_a_rest():
     import jax.numpy as jnp
 

@@ -18,7 +18,7 @@ from math import gcd, inf, log2
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.nn import log_sigmoid
 
 from .. import dropout as dropping
@@ -27,7 +27,7 @@ from ..arithmetic import accumulator, einsum, iota, stop_gradient, take
 from ..visibility import visible
 from .linear import Linear, linear
 from .loops import added, over_heads, over_keys, over_queries, padded, part, pasted, roomy, share, width
-from .reads import FEW, as_read, exact, scored, weighted
+from .reads import FEW, as_read, exact, largest, scored, weighted
 from .tiles import Plan, cut, in_reach, joined, part_of_bias, rows_of, seeing, sides, split, tile_of
 from .units import LOG2E, log_sum, to_log2
 
@@ -154,10 +154,7 @@ def with_sinks(out, lse, sinks):
 def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     """Add a tile's keys to (largest score, sum of weights, sum of weighted values) of its queries."""
     scores, _ = _scores(plan, q, k, bias, hidden)
-    if carry is None:  # the only tile: as top is its largest score, XLA makes the weights in the same pass
-        top = lax.reduce(scores, jnp.finfo(scores.dtype).min, lax.max, (2,))[..., None]
-    else:
-        top = jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))  # (N, R, 1), never -inf
+    top = largest(scores) if carry is None else jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))
     weights = jnp.exp2(scores - top)
     total = weights.sum(-1, keepdims=True)
     kept = _dropped(plan, weights, kept)

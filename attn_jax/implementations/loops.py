@@ -152,7 +152,7 @@ def _once(many, at_once, in_tiles, carry):
         return jax.tree.map(lambda x: jnp.full_like(x, nan), carry)
 
     found = lax.cond(many, at_once, nothing, carry)
-    sound = jnp.isfinite(found[2]).all()
+    sound = jnp.isfinite(found[1]).all() & jnp.isfinite(found[2]).all()
     return lax.cond(sound, lambda carry, found: found, lambda carry, found: in_tiles(carry), carry, found)
 
 

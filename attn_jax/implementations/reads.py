@@ -31,6 +31,14 @@ def scored(q, k):
     return _exactly("nrd,nkd->nrk", q, k)[:, :R]
 
 
+def largest(scores):
+    """The largest of each row, (N, R, 1), never -inf. XLA makes the weights in the same pass."""
+    least = jnp.finfo(scores.dtype).min
+    if scores.shape[2] == 1:  # where XLA forgets what a reduction begins with
+        return jnp.maximum(scores, least)
+    return lax.reduce(scores, least, lax.max, (2,))[..., None]
+
+
 def weighted(weights, v, precision):
     """Few weights (N, R, k) times v (N, k, v), some keys at a time: XLA's sum over many is half as fast."""
     (N, R, Tk), most = weights.shape, 512 if exact(v.dtype) else 1024

@@ -84,3 +84,14 @@ def test_a_product_of_bfloat16_in_float32_may_fail_where_its_program_transposes_
         found = str(error)
     failed = "Unsupported element type for DotThunk" in str(found)
     assert failed or np.array_equal(found, want)
+
+
+def test_a_reduction_of_one_number_forgets_what_it_begins_with():
+    lowest = np.finfo("float32").min
+
+    def largest(x):
+        return jax.lax.reduce(x, jnp.float32(lowest), jax.lax.max, (1,))
+
+    few, one = (jnp.full((2, n), -jnp.inf, jnp.float32) for n in (3, 1))
+    np.testing.assert_array_equal(jax.jit(largest)(few), lowest)
+    np.testing.assert_array_equal(jax.jit(largest)(one), -np.inf)
