@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import contenders, environment, memory, roofline
-from benchmarks.cells import Cell
+from benchmarks.cells import DECODING, Cell
 from benchmarks.tables import SCHEMA
 from benchmarks.worker import Died, Session, fix_threads
 
@@ -56,14 +56,15 @@ def rounds_for(warm_s: list[float], budget_s: float) -> int:
 
 
 def refusal(cell: Cell, name: str, history: dict[tuple[str, str], dict], free: float) -> str | None:
-    """Why not to try: beyond its last length, a contender's time and memory are taken to grow with T squared.
+    """Why not to try: beyond its last length, time and memory should grow with T squared, in decoding with T.
 
     history: (workload, contender) -> its last row that ran. free: bytes of memory.
     """
 
     def expected(name, what):
         last = history.get((cell.workload, name))
-        return last and last[what] * (cell.T / last["cell"]["T"]) ** 2 * cell.B / last["cell"]["B"]
+        power = 1 if cell.variant in DECODING else 2
+        return last and last[what] * (cell.T / last["cell"]["T"]) ** power * cell.B / last["cell"]["B"]
 
     patience = LONG_BASE if name in contenders.BASELINES[cell.kind].values() else LONG
     others = [expected(other, "warm_s") for workload, other in history if workload == cell.workload]

@@ -103,16 +103,16 @@ def test_rounds_fit_the_budget_and_are_even(warm, rounds):
 
 
 def test_a_call_that_would_not_fit_is_refused():
-    def ran(name, seconds, grown):
-        cell = asdict(Cell("causal", FORWARD, 1024))
-        return {("causal, forward, float32", name): {"cell": cell, "warm_s": seconds, "grown": grown}}
+    def ran(name, seconds, grown, variant="causal"):
+        cell = Cell(variant, FORWARD, 1024)
+        return {(cell.workload, name): {"cell": asdict(cell), "warm_s": seconds, "grown": grown}}
 
     history = ran("fast", 3.0, 2**20) | ran("slow", 10.0, 2**20) | ran("large", 3.0, 2**30)
-    cell = Cell("causal", FORWARD, 2048)
-    assert timing.refusal(cell, "fast", history, free=2**32) is None
-    assert timing.refusal(cell, "slow", history, free=2**32) == "would take about 40 s a call"
-    assert timing.refusal(cell, "large", history, free=2**32) == "would take about 4 GiB"
+    cell, decode = Cell("causal", FORWARD, 2048), ran("large", 0.1, 2**30, "decode")
+    found = [timing.refusal(cell, name, history, free=2**32) for name in ("fast", "slow", "large")]
+    assert found == [None, "would take about 40 s a call", "would take about 4 GiB"]
     assert timing.refusal(replace(cell, dtype="bfloat16"), "large", history, free=2**32) is None
+    assert timing.refusal(replace(cell, variant="decode"), "large", decode, free=2**32) is None
 
 
 # ---- what is concluded
