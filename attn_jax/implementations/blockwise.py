@@ -157,11 +157,11 @@ def forward_tile(plan, carry, q, k, v, bias, hidden, kept):
     top = largest(scores) if carry is None else jnp.maximum(carry[0], jnp.max(scores, -1, keepdims=True))
     weights = jnp.exp2(scores - top)
     total = weights.sum(-1, keepdims=True)
-    kept = _dropped(plan, weights, kept)
+    weights = _dropped(plan, weights, kept)
     if plan.few:
-        values = weighted(kept, v, plan.precision)
+        values = weighted(weights, v, plan.precision)
     else:
-        values = einsum("nrk,nkv->nrv", kept, v, plan.precision)
+        values = einsum("nrk,nkv->nrv", weights, v, plan.precision)
     if carry is None:
         return top, total, values
     shrink = jnp.exp2(carry[0] - top)
@@ -270,7 +270,8 @@ def attend(plan, q, k, v, bias, *arrays):
             rows = as_read(rows_of(q_, i0, n_q, rules.heads))
             rows = rows if exact(rows.dtype) else rows * _factor(plan)
 
-            def keys(corner, rules, carry, few=False, only=False):
+            def keys(corner, rules, carry, only=False):
+                few = plan.few and only
                 keys_, values = (as_read(cut(x, 1, *corner[2:4])) for x in (k_, v_))
                 wiped, *tile = tile_of(corner, () if few else (v_,), biases[0], rules, rows)
                 here, carry = plan._replace(few=few), None if only else carry
@@ -278,7 +279,7 @@ def attend(plan, q, k, v, bias, *arrays):
 
             zero, zeros = (jnp.zeros((*rows.shape[:2], n), dtype) for n in (1, v_.shape[2]))
             nothing = zero + jnp.finfo(dtype).min, zero, zeros
-            at_once = partial(keys, few=plan.few, only=True)
+            at_once = partial(keys, only=True)
             top, total, values = over_keys(plan, rules, i0, n_q, k_, keys, nothing, at_once)
             # total is 0 or about 1 at least: XLA may round a score otherwise where it is compared with top
             return carry, (values / jnp.where(total == 0, 1, total), top, total)

@@ -103,8 +103,8 @@ def over_keys(plan, rules, i0, n_q, k, f, carry, at_once=None):
     """f(corner, rules, carry) over the tiles of keys in reach of n_q queries from i0 on.
 
     corner: as in tile_of, the last tile may begin before the end of the one before it. rules: none where all
-    of the queries see all of the keys: to hide nothing takes up to a fifth of the time. at_once: for few
-    queries, f of all keys in one tile; it need not take NaN out of those that no query reads.
+    of the queries see all of the keys: to hide nothing takes up to a fifth of the time. at_once: f where
+    one tile holds all keys; of few queries it need not take NaN out of those that none of them reads.
     """
     n, Tk, sight = plan.tiles[3], k.shape[1], rules.sight
     if plan.unrolled:
